@@ -94,8 +94,8 @@ func goldenNode(t *testing.T) string {
 // notAnswered are the queries without data here, with the reason: "file: panel: query".
 var notAnswered = map[string]string{}
 
-// TestLinkAndNodeDashboards runs the queries of the dashboards Links and Nodes in a real Prometheus. The metrics of the node are those of
-// this machine. Those of links, modules, PCIe, VFs, the kubelet and Slurm are golden series, for lack of hardware.
+// TestLinkAndNodeDashboards runs the queries of the dashboards Links and Nodes in a real Prometheus. The metrics of the node come from
+// this machine. Metrics of links, modules, PCIe, VFs, the kubelet and Slurm are golden series, for lack of hardware.
 func TestLinkAndNodeDashboards(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")

@@ -71,7 +71,7 @@ func (g *guarded) answered() (requests int, refused []string) {
 	return g.requests, g.refused
 }
 
-// TestFleetOverTLS runs accelscope fleet with certificates on both sides: those of its own page, and those of Prometheus.
+// TestFleetOverTLS runs accelscope fleet with certificates on both sides: of its own page, and of Prometheus.
 func TestFleetOverTLS(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the program")
@@ -190,7 +190,7 @@ func TestFleetOfPrometheusOverTLS(t *testing.T) {
 	}
 	binary, a, address := build(t), authority.New(t), freeAddress(t)
 	a.Local(t, "server")         // of webConfig
-	a.Write(t, "right", "right") // that of webConfig
+	a.Write(t, "right", "right") // the password of webConfig
 	a.Write(t, "wrong", "wrong")
 	var output lines
 	server := child.Command(t.Context(), "prometheus", "--config.file="+a.Write(t, "prometheus.yml", "global: {}\n"), "--storage.tsdb.path="+filepath.Join(a.Dir, "data"),

@@ -28,7 +28,7 @@ func TestFlood(t *testing.T) {
 		// memory is what the flood may add: buffers and stacks of 256 connections, four answers of some MB in the making, and as
 		// much again for the garbage collector. Without limits it added 105 MB.
 		memory = 48 << 20
-		// sockets are what the process may have beside the connections of the flood: its own, and those of probes and the scraper.
+		// sockets are what the process may have beside the connections of the flood: its own, and connections of probes and the scraper.
 		sockets = 32
 		// tooLate is the timeout of the kubelet's probes in the manifests. A probe takes 0.4 s on two CPUs. Without limits it took 10.3 s.
 		tooLate = 5 * time.Second

@@ -39,7 +39,7 @@ func checkHealth(ctx context.Context, f *config.ListenFlags) error {
 	} else if secured {
 		scheme = "https"
 	}
-	var wanted atomic.Bool // the server asks for a certificate, of which the check has none
+	var wanted atomic.Bool // the server asks for a certificate, which the check lacks
 	client := http.Client{
 		Transport: &http.Transport{
 			DisableKeepAlives: true,

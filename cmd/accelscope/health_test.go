@@ -83,7 +83,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// The address comes from the same flags, environment and file as that of the sensor.
+// The address comes from the same flags, environment and file as the sensor's address.
 func TestHealthAddress(t *testing.T) {
 	address := listen(t, "", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" {

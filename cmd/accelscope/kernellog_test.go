@@ -48,7 +48,7 @@ func newFakeLog(t *testing.T, host string) *fakeLog {
 	return &fakeLog{t: t, file: file, sequence: 1}
 }
 
-// xid logs an XID of a GPU as NVIDIA's driver does. A priority of 8 and more is that of user space.
+// xid logs an XID of a GPU as NVIDIA's driver does. A priority of 8 and more comes from user space.
 func (l *fakeLog) xid(priority, gpu int, text string) {
 	l.t.Helper()
 	l.record(priority, "c", fmt.Sprintf("NVRM: Xid (PCI:%s): %s", strings.TrimSuffix(nvml.Address(gpu), ".0"), text))

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestLinks runs the program on a fake node. Its sysfs is a copy, so drivers are not asked: they would be those of this machine. Carriers
+// TestLinks runs the program on a fake node. Its sysfs is a copy, so drivers are not asked: this machine's drivers would answer. Carriers
 // come from the copy, for the interfaces of physical functions only.
 func TestLinks(t *testing.T) {
 	if testing.Short() {

@@ -75,7 +75,7 @@ func TestDCGMNames(t *testing.T) {
 	n.XID("5", 31)
 	n.write(t)
 	n.until(t, "the XID", func(e exposition) bool { return e.by("DCGM_FI_DEV_XID_ERRORS", "gpu", "err_code")["5 31"] == 31 })
-	// The time between the clock of the library and that of the sensor is an error of the rate: a busy machine has rounds with more.
+	// The difference of the clocks of library and sensor is an error of the rate, larger on a busy machine.
 	n.until(t, "the rate of all NVLinks in MB/s, as DCGM counts them", func(e exposition) bool {
 		got := e.by("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "gpu")
 		return math.Abs(got["0"]-2500) < 10 && got["5"] == 0

@@ -31,7 +31,7 @@ type gpuNode struct {
 	fixtures.Manifest
 	*nvml.Scenario
 	url      string
-	args     []string // before those of the sensor
+	args     []string // before the sensor's arguments
 	process  *os.Process
 	stop     func() (time.Duration, error)
 	interval time.Duration // of the rounds
@@ -265,7 +265,7 @@ func conserved(t *testing.T, e exposition) {
 				t.Errorf("%s{%v} is %v", name, m.GetLabel(), v)
 			}
 			if strings.HasPrefix(name, "gpu_") && name != "gpu_driver_info" && (label(m, "uuid") == "" || label(m, "gpu_id") == "") {
-				t.Errorf("%s{%v} does not say of which GPU", name, m.GetLabel())
+				t.Errorf("%s{%v} does not name the GPU", name, m.GetLabel())
 			}
 		}
 	}
@@ -290,7 +290,7 @@ func rising(t *testing.T, before, after exposition) {
 	}
 }
 
-// complete returns the numbers of series of each GPU or MIG device, without those of errors.
+// complete returns the numbers of series of each GPU or MIG device, without errors.
 func complete(e exposition) map[string]int {
 	n := map[string]int{}
 	for name, f := range e.families {

@@ -15,7 +15,7 @@ type fakeRoots struct{ procfs, sysfs, root string }
 
 // writeFakeNode writes a tree of files that replaces a machine with devices that this machine lacks; twins are chips
 // that share a device. It has a socket of four CPUs that has throttled, SATA, NVMe, device mapper and MD disks, bonds,
-// VLANs, pods' interfaces, IPoIB, and sensors of all kinds. The formats are those of Linux 5.10 to 6.18; the values are
+// VLANs, pods' interfaces, IPoIB, and sensors of all kinds. The formats are from Linux 5.10 to 6.18; the values are
 // invented, and unusual where a kernel may report unusual values.
 func writeFakeNode(t *testing.T, twins bool) fakeRoots {
 	t.Helper()

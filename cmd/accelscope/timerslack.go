@@ -7,8 +7,8 @@ package main
 // timers: 50 µs by default, 500 µs here. The price is that goroutines which wait for a thread in a system call start up to 500 µs
 // later, and that timers are as much less exact.
 //
-// A thread inherits the slack from the thread that creates it, and only a process with CAP_SYS_NICE may change that of another
-// thread. So it is set before the Go runtime starts.
+// A thread inherits the slack from the thread that creates it, and only a process with CAP_SYS_NICE may change the slack of
+// another thread. So it is set before the Go runtime starts.
 
 /*
 #include <sys/prctl.h>

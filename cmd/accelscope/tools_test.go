@@ -99,7 +99,7 @@ func writeAPU(t *testing.T, sysfs string) {
 // running returns the PIDs of the tools that hang and are not killed.
 func (w wrapped) running() []string {
 	return slices.DeleteFunc(w.hanging(), func(pid string) bool {
-		line, _ := os.ReadFile("/proc/" + pid + "/cmdline") // after the end of a tool, its PID may be that of another process
+		line, _ := os.ReadFile("/proc/" + pid + "/cmdline") // after the end of a tool, another process may have its PID
 		return string(line) != "sleep\x001000\x00"
 	})
 }

@@ -50,7 +50,7 @@ func judged(t *testing.T, url string) (found []string, at time.Time) {
 	return found, answer.Data.At
 }
 
-// nextRefresh waits until a request is answered from another refresh than that of a moment, which is the next one: nothing else asks.
+// nextRefresh waits until a request is answered from a later refresh than last. Nothing else asks, so this is the next refresh.
 func nextRefresh(t *testing.T, url string, last time.Time) (found []string, at time.Time) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {

@@ -100,7 +100,7 @@ func negotiate(t *testing.T, c *http.Client, url string) map[string]*dto.MetricF
 	return families
 }
 
-// decode counts the families of one answer, and keeps those of protobuf.
+// decode counts the families of one answer, and keeps protobuf's families.
 func decode(r io.Reader, contentType string, families map[string]*dto.MetricFamily) (int, error) {
 	switch {
 	case strings.HasPrefix(contentType, "text/plain"):

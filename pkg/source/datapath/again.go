@@ -12,20 +12,20 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// isPassing reports whether the reason why functions were not found, or must not be probed, may pass.
+// isPassing reports whether functions may be found, or probed, later.
 func isPassing(err error) bool {
 	return errors.Is(err, locate.ErrAgain) || errors.Is(err, locate.ErrNotReady) || isFull(err)
 }
 
-// isFull reports whether a process is not probed because too many others are.
+// isFull reports whether a process has no probes because too many processes have probes.
 func isFull(err error) bool {
 	return errors.Is(err, uprobe.ErrAlone) || errors.Is(err, errFilesOfOwner)
 }
 
-// searchAgain goes on after the functions of a queue pair were not found for a reason that may pass: with the queue pair
-// that changed its state last, and with the next one that does. Until then the context is late. It waits each time for twice
-// as long, and the kernel's programs bound how often a context is announced again (MAX_REPEATED): a program that destroys
-// queue pairs all the time is not searched for ever.
+// searchAgain goes on after the functions of a queue pair were not found for a reason that may pass. It searches the queue pair that
+// changed its state last, and the next queue pair that changes its state. Until then the context is late. The pause doubles with each
+// attempt, and the kernel's programs announce a context MAX_REPEATED times at most: a program that destroys queue pairs all the time does
+// not cause endless searches.
 func (t *tracker) searchAgain(a attempt) {
 	switch {
 	case a.qp == 0: // each queue pair of the process is searched
@@ -42,7 +42,7 @@ func (t *tracker) searchAgain(a attempt) {
 	}
 }
 
-// searchLast has the next queue pair of a context announced, and searches the one that changed its state last.
+// searchLast has the next queue pair of a context announced, and searches the queue pair that changed its state last.
 func (t *tracker) searchLast(a attempt) {
 	last, ok := t.announceAgain(&a.event)
 	if ok && last != 0 {
@@ -51,7 +51,7 @@ func (t *tracker) searchLast(a attempt) {
 	}
 }
 
-// announceAgain has the kernel announce the next queue pair of a context, and returns the one that changed its state last.
+// announceAgain has the kernel announce the next queue pair of a context. It returns the queue pair that changed its state last.
 func (t *tracker) announceAgain(e *event) (last uint64, ok bool) {
 	last, err := t.prober.kernel.announceAgain(e.key)
 	if err == nil {
@@ -64,7 +64,7 @@ func (t *tracker) announceAgain(e *event) (last uint64, ok bool) {
 	return 0, false
 }
 
-// giveUp ends the attempts at one queue pair. The next one of its context is announced.
+// giveUp ends the attempts at a queue pair. The next queue pair of its context is announced.
 func (t *tracker) giveUp(a *attempt) {
 	switch {
 	case a.existed:

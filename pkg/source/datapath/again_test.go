@@ -60,7 +60,7 @@ func (a *aborted) make(qpn int) (qp uint64) {
 	return qp
 }
 
-// handle makes the kernel's queue pair that of another one of the fake.
+// handle makes the kernel's queue pair belong to another queue pair of the fake.
 func (a *aborted) handle(qp, qpn uint64) {
 	a.t.Helper()
 	a.o.put(kernelUobject, "ib_uobject.user_handle", qp)
@@ -245,7 +245,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestRetriesShare: the attempts of one owner do not keep out those of others.
+// TestRetriesShare: the attempts of one owner do not keep out attempts of others.
 func TestRetriesShare(t *testing.T) {
 	s := newTestSource(Options{}, func() {})
 	wait := func(owner model.CgroupID, n int) {

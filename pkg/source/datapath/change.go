@@ -13,7 +13,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// want sets whether a group of a file is to be probed. What it counts is incomplete from the moment on at which it is not.
+// want sets whether a group of a file is to be probed. If not, its counts are incomplete from now on.
 func (p *prober) want(f *file, group int, wanted bool) {
 	f.wanted[group] = wanted
 	if !wanted && f.on[group] {
@@ -25,7 +25,7 @@ func (p *prober) want(f *file, group int, wanted bool) {
 	}
 }
 
-// switchOn sets that a group is probed, as far as it can be.
+// switchOn records that a group is probed, as far as possible.
 func (p *prober) switchOn(f *file, group int) {
 	if f.failure(group) == nil {
 		f.setProbed(group, monotonic())
@@ -37,15 +37,15 @@ func (p *prober) switchOn(f *file, group int) {
 	p.gap(f)
 }
 
-// gap has the programs forget what they know of calls in progress: calls of the contexts of a file were not seen.
+// gap makes the programs forget calls in progress, because calls of the file's contexts were missed.
 func (p *prober) gap(f *file) {
 	for _, key := range p.meter.contextsOf(f.id) {
 		p.kernel.gap(key)
 	}
 }
 
-// change attaches the probes that a file lacks, or detaches those that it must not have, unless an operation is in progress or put
-// off. The loop does not wait for it: take gets the result. Posts come before polls, as a process may be about to post.
+// change attaches missing probes of a file, or detaches unwanted probes, unless an operation is in progress or delayed. The loop does not
+// wait: take gets the result. Posts come before polls, because a process may be about to post.
 func (p *prober) change(f *file, now time.Time) {
 	if f.Changing() {
 		return
@@ -69,7 +69,7 @@ func (p *prober) change(f *file, now time.Time) {
 
 func (f *file) wants(at locate.Site) bool { return f.wanted[groupOf(at.Function)] }
 
-// begin begins an operation, if it is due. Without attach it detaches.
+// begin begins an operation that is due. Without attach the operation detaches.
 func (p *prober) begin(f *file, halves []half, attach func(half) func(string) (io.Closer, error), now time.Time) {
 	c := p.changeOf(f)
 	c.Halves, c.Attach = halves, attach
@@ -87,7 +87,7 @@ func (p *prober) begin(f *file, halves []half, attach func(half) func(string) (i
 	p.manager.Begin(&c, now)
 }
 
-// changeOf returns a change of the probes of a file that does not change any yet.
+// changeOf returns an empty change of the probes of a file.
 func (p *prober) changeOf(f *file) uprobe.Change[locate.Site] {
 	return uprobe.Change[locate.Site]{
 		File: &f.File, Paths: f.openPaths(), Owners: p.processes.ownersOf(f),
@@ -116,7 +116,7 @@ func (f *file) take(halves []half, o *uprobe.Operation, detach bool, now time.Ti
 	}
 }
 
-// missing returns the probes of a group that a file lacks and that are due.
+// missing returns the due probes of a group that a file lacks.
 func (f *file) missing(group int) (halves []half) {
 	for _, pid := range f.PIDs() {
 		for _, h := range f.unprobed(group, pid) {

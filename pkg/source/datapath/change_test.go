@@ -43,7 +43,7 @@ func TestUnwanted(t *testing.T) {
 }
 
 // TestTake: what is deferred is tried again when the turn comes, and costs no function its coverage; what fails has a reason, and is tried
-// after an interval. A function of which only one half is probed is not complete.
+// after an interval. A function with only one probed half is not complete.
 func TestTake(t *testing.T) {
 	f := newFile(locate.FileID{Inode: 1}, 0, false)
 	s := locate.Site{Function: locate.PostSend}

@@ -35,9 +35,8 @@ func (p *processes) awaitsConsent(f *file) bool {
 	return f.Waits(awaited, time.Now())
 }
 
-// updateExcluded checks again which processes must not have probes. The contexts of a file that loses its probes lack calls from
-// then on. The file gets probes again after an interval between surveys: processes that come and go must not cause more changes
-// than surveys do.
+// updateExcluded checks again which processes refuse probes. The contexts of a file that loses its probes lack calls from then on. The
+// file gets probes again after an interval between surveys: processes that come and go must not cause more changes than surveys do.
 func (t *tracker) updateExcluded() {
 	if t.opts.Consent == nil {
 		return

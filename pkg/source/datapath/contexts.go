@@ -13,13 +13,12 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// idleAfter is the time after which a context without calls may be one whose queues are
-// written directly.
+// idleAfter is the time without calls after which a process may be writing its queues directly.
 const idleAfter = 10 * time.Second
 
-// contextTable is what the meter knows of contexts, and of the files that their functions are in. The meter's mu guards it.
+// contextTable is what the meter knows of contexts and their files. The meter's mu guards it.
 type contextTable struct {
-	// contexts are those with located functions, places those of their files.
+	// contexts have located functions. places has the files of these functions.
 	contexts map[gen.DatapathContextKey]contextState
 	places   map[locate.FileID]place
 	limited  bool                   // calls of some file are counted in surveys only
@@ -27,15 +26,14 @@ type contextTable struct {
 	off      map[locate.FileID]bool // whether a file lacks probes which it should have
 	// tracedSince is the time since which all functions of a file are probed without a break (CLOCK_MONOTONIC, ns).
 	tracedSince map[locate.FileID]uint64
-	// unprobeable are files with functions that could not be probed, unlocated the processes
-	// and devices with queue pairs whose functions were not found.
+	// unprobeable are files with functions that cannot be probed. unlocated are the queue pairs, by process and device, whose functions
+	// were not found.
 	unprobeable map[locate.FileID]bool
 	unlocated   map[processDevice]unlocated
 }
 
-// contextState is the state of a context with located functions: the file, the time
-// since which it is probed (CLOCK_MONOTONIC, ns; 0: not yet), and whether its calls
-// are counted.
+// contextState is the state of a context with located functions: their file, the start of its probes (CLOCK_MONOTONIC, ns; 0: no probes
+// yet), and whether its calls are counted.
 type contextState struct {
 	file   locate.FileID
 	direct bool   // see locate.Found
@@ -43,16 +41,15 @@ type contextState struct {
 	probed uint64
 	cgroup model.CgroupID
 	chosen bool
-	// existed: it is older than the hooks.
+	// existed: the context is older than the hooks.
 	existed bool
 	// final: probed does not change any more.
 	final bool
 }
 
-// processDevice is the queue pairs of one process on one HCA.
+// processDevice identifies the queue pairs of a process on an HCA.
 type processDevice struct{ tgid, device uint32 }
 
-// unlocated is why the functions of these queue pairs were not found.
 type unlocated struct {
 	cgroup model.CgroupID
 	gap    model.Gap
@@ -69,16 +66,14 @@ func (t *contextTable) placeOf(key gen.DatapathContextKey) place {
 	return t.places[t.contexts[key].file]
 }
 
-// isLate reports whether a context was ready to send before its functions were
-// probed.
+// isLate reports whether a context could send before its functions were probed.
 func (t *contextTable) isLate(key gen.DatapathContextKey, stat *gen.DatapathContextStat) bool {
 	c := t.contexts[key]
 	return c.final && stat.Late != 0 && (c.probed == 0 || stat.LateNs < c.probed)
 }
 
-// wasLate is isLate for a context that has ended. If its functions were not found in
-// time, it was late unless all files were probed before it was ready to send, as probed
-// reports, and its posts were seen.
+// wasLate is isLate for a context that has ended. A context whose functions were not found in time was late, unless all files were probed
+// before it could send (probed), and its posts were seen.
 func (t *contextTable) wasLate(key gen.DatapathContextKey, stat *gen.DatapathContextStat, probed func(pid int, ns uint64) bool) bool {
 	if stat.Late == 0 || t.contexts[key].final {
 		return t.isLate(key, stat)
@@ -146,7 +141,7 @@ func (t *contextTable) gapsOf(key gen.DatapathContextKey, c *contextCounts, now 
 	if t.unprobeable[p.file] {
 		gaps = append(gaps, model.GapRefused)
 	}
-	if c.late || t.off[p.file] || !p.final { // not final: its functions are being probed
+	if c.late || t.off[p.file] || !p.final { // not final: probes are being attached
 		gaps = append(gaps, model.GapLate)
 	}
 	if limited {

@@ -7,8 +7,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// opcodeNames are the names of enum opcode in bpf/datapath.h: those of enum
-// ibv_wr_opcode in lower case.
+// opcodeNames are the names of enum opcode in bpf/datapath.h: enum ibv_wr_opcode in lower case.
 var opcodeNames = [gen.DatapathOpcodeOPCODES]string{
 	"rdma_write", "rdma_write_with_imm", "send", "send_with_imm", "rdma_read", "atomic_cmp_and_swp",
 	"atomic_fetch_and_add", "local_inv", "bind_mw", "send_with_inv", "tso", "other", "recv",
@@ -48,7 +47,7 @@ func flatten(s *gen.DatapathContextStat) (n [counters]uint64) {
 	return n
 }
 
-// groupOfCounter returns the group of calls that a counter counts.
+// groupOfCounter returns the group of calls of a counter.
 func groupOfCounter(i int) int {
 	if i >= countReceived {
 		return polls
@@ -56,9 +55,8 @@ func groupOfCounter(i int) int {
 	return posts
 }
 
-// directionOf returns the direction of the bytes that a counter counts, empty if it
-// counts none. The bytes of reads and atomics are received, though they are counted
-// when the work request is posted.
+// directionOf returns the direction of the bytes of a counter, empty for other counters. Reads and atomics are counted when they are
+// posted, but receive their bytes.
 func directionOf(i int) model.Direction {
 	switch {
 	case i == countReceived:
@@ -100,8 +98,8 @@ func (d *durations) histogram() model.FineHistogram {
 	return h
 }
 
-// increase returns the increase of a counter since its last value, and updates that. A lower
-// value was read earlier: a scrape may read the counters between a step's read and count.
+// increase returns the increase of a counter since its last value, and updates the last value. Lower values are ignored: a scrape may
+// read the counters between a step's read and its count.
 func increase(last *uint64, n uint64) uint64 {
 	by := max(n, *last) - *last
 	*last += by

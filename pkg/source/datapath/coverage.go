@@ -54,8 +54,7 @@ func (m *meter) coverage() []model.Coverage {
 	return out
 }
 
-// fullCgroups returns the cgroups of owners that have as many contexts as they may have, or all if there is no room for any
-// other context.
+// fullCgroups returns the cgroups of owners that have no room for another context.
 func (m *meter) fullCgroups() map[model.CgroupID]bool {
 	limit := cmp.Or(m.opts.MaxContexts, DefaultMaxContexts)
 	contexts, full := map[uint64]uint32{}, map[model.CgroupID]bool{}

@@ -4,11 +4,9 @@
 // functions of the verbs providers that processes have mapped. It is disabled by default. Where probes cost a process
 // more than a budget, calls are counted in surveys only (survey.go).
 //
-// A hook in the kernel reports queue pairs that change their state, and the address
-// of their user space half. Package locate finds the provider's functions from
-// there. A probe is on a file, once for all processes that map it. The programs
-// (bpf/datapath.bpf.c) count by verbs context, and the meter adds that to series of
-// cgroups. The programs also measure what probes cost each process.
+// A hook in the kernel reports queue pairs that change their state, and the address of their user space half. From there, package locate
+// finds the provider's functions. A probe is on a file, once for all processes that map the file. The programs (bpf/datapath.bpf.c) count
+// by verbs context; the meter adds these counts to series of cgroups. The programs also measure the cost of probes for each process.
 //
 // One goroutine, the loop, decides what is attached. Its tracker follows processes and contexts, its searches find functions, its
 // prober has the files and their probes, and its switcher decides which calls are counted. The loop and Read share the meter only.
@@ -30,17 +28,16 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// Options are the processes to count and the limit of the cost.
+// Options choose the processes to count and limit the cost.
 type Options struct {
 	Sysfs, Procfs string
 	// Budget is the share of a process's CPU time that probes may take before its provider is only surveyed; 0 is no limit.
 	Budget float64
 	// SurveyLength and SurveyInterval are the length of a survey, and the time between two. Zero selects the defaults.
 	SurveyLength, SurveyInterval time.Duration
-	// Workloads has the cgroups that belong together. If it is nil, each cgroup has a share of its own.
+	// Workloads has the cgroups that belong together. nil: each cgroup has its own share.
 	Workloads *hook.Workloads
-	// OwnerOf returns for whom the programs count what a cgroup does: of searches, too, an owner has a share. nil: each cgroup
-	// is an owner.
+	// OwnerOf returns the owner of a cgroup, who has a share of the counts and of the searches. nil: each cgroup is an owner.
 	OwnerOf func(model.CgroupID) (workload, share model.CgroupID)
 	// MaxContexts limits the verbs contexts, and the queue pairs with durations. Half of
 	// each may belong to one owner. Zero selects the default.
@@ -48,18 +45,17 @@ type Options struct {
 	// StallAfter is the time without a completion after which a queue pair with outstanding work requests is stalled. Zero
 	// selects the default.
 	StallAfter time.Duration
-	// Chosen reports whether the processes of a cgroup are to be counted. It must
-	// not block. It is called repeatedly, as names get known late. nil chooses all.
+	// Chosen reports whether the processes of a cgroup are to be counted. It must not block. It is called repeatedly, because names
+	// become known late. nil chooses all.
 	Chosen func(cgroup model.CgroupID) bool
 	// Consent returns whether processes of a cgroup may have probes. It is called like Chosen. nil: all may.
 	Consent func(cgroup model.CgroupID) uprobe.Consent
 	// Subsystem is the cgroup v1 controller with a cgroup per workload, empty for
 	// cgroup v2.
 	Subsystem string
-	// BTFDir has the type information of RDMA modules that have none in the kernel, in a file per
-	// module. It may be empty.
+	// BTFDir has a file with type information for each RDMA module without BTF in the kernel. It may be empty.
 	BTFDir string
-	// Gate attaches and detaches the probes. Only a source without a device needs none.
+	// Gate attaches and detaches the probes. A source without a device needs no Gate.
 	Gate *uprobe.Gate
 	// DeviceNames returns the names of the HCAs by index.
 	DeviceNames func(context.Context) (map[uint32]string, error)
@@ -79,8 +75,7 @@ type Source struct {
 	done  <-chan struct{} // closed when the loop has ended
 }
 
-// New attaches the hooks if there is a device, and starts the loop. It returns an
-// error if the kernel lacks what the probes need.
+// New attaches the hooks if there is a device, and starts the loop. It fails if the kernel lacks a feature that probes need.
 func New(opts Options) (*Source, error) {
 	if err := errors.Join(supported(), locate.HostPIDs(opts.Procfs)); err != nil {
 		return nil, err
@@ -92,7 +87,7 @@ func New(opts Options) (*Source, error) {
 	return s, nil
 }
 
-// newSource returns a source, and its loop, which does not run yet.
+// newSource returns a source and its loop. The loop does not run yet.
 func newSource(opts Options, stop context.CancelFunc) (*Source, *loop) {
 	if opts.Logger == nil {
 		opts.Logger = zap.NewNop()
@@ -105,7 +100,6 @@ func newSource(opts Options, stop context.CancelFunc) (*Source, *loop) {
 	return &Source{opts: &opts, meter: m, stop: stop, done: l.done}, l
 }
 
-// Name returns "datapath".
 func (s *Source) Name() string { return model.DataPathSource }
 
 // Close detaches all probes and hooks.

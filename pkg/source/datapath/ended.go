@@ -43,8 +43,8 @@ func (t *tracker) removeEnded(now time.Time) {
 	t.updateExcluded()
 }
 
-// checkUnobserved returns processes in the kernel's maps that have ended before they
-// were observed. Those that exist, and pay for probes, are observed now.
+// checkUnobserved returns processes in the kernel's maps that ended before they were observed. Processes that still exist, and pay for
+// probes, are observed now.
 func (t *tracker) checkUnobserved() (over []uint32) {
 	found := map[uint32]model.CgroupID{}
 	for tgid := range t.last.spent {
@@ -90,7 +90,6 @@ func (t *tracker) removeProcess(pid int, w *watched) {
 	w.release()
 }
 
-// removeContexts removes the contexts of processes that have ended.
 func (t *tracker) removeContexts(tgids ...uint32) {
 	if err := t.meter.removeProcesses(tgids, t.prober.probedBefore); err != nil {
 		t.opts.Logger.Debug("reading the last counts of processes", zap.Error(err))

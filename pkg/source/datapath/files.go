@@ -13,8 +13,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// file is a provider that processes map. Its probes hit all of them, and stay attached
-// while the file is kept, so that the next process is counted from its first call.
+// file is a provider that processes map. Its probes hit all of these processes, and stay attached while the file is kept, so that the
+// next process is counted from its first call.
 type file struct {
 	uprobe.File[locate.Site]
 	id    locate.FileID
@@ -22,22 +22,21 @@ type file struct {
 	// kept and home are nil if the probes end with the last process that maps the file.
 	kept *locate.Kept
 	home *locate.Process // the file is kept while this process exists; nil: a file of an image
-	// opened opens the file while it is not kept. Paths of processes are valid only while these are open, and operations last longer.
+	// opened opens the file while the file is not kept. Operations last longer than a process, and with it its path, may exist.
 	opened *locate.Kept
-	// added: sites were added that no operation has tried to probe yet.
+	// added: no operation has tried to probe some of the sites yet.
 	added bool
-	// chosen: a process that is to be counted has mapped it. It stays probed for the others.
+	// chosen: a process that is to be counted has mapped the file. The file stays probed for other processes.
 	chosen bool
 	survey survey
-	// wanted are the groups that are to be probed, on the wanted ones of which all sites are that can be.
+	// wanted are the groups that are to be probed. on are the wanted groups whose possible sites all have probes.
 	wanted, on [groups]bool
 	// probed is the time since which a group is probed (CLOCK_MONOTONIC, ns), by the pid of target.
 	probed [groups]map[int]uint64
-	// attached is when each target was probed first (CLOCK_MONOTONIC, ns).
-	attached map[target]uint64
-	// switchedOn is the time of the last switch on.
+	// attached is the time of a target's first probe (CLOCK_MONOTONIC, ns).
+	attached   map[target]uint64
 	switchedOn [groups]uint64
-	// failed are the targets that could not be probed. delayed is why the last operation was put off.
+	// failed are targets without probes because of errors. delayed is why the last operation was put off.
 	failed  map[target]failure
 	delayed error
 }
@@ -47,7 +46,6 @@ type (
 	half   = uprobe.Half[locate.Site]
 )
 
-// returns reports whether the return of a function is probed, too.
 func returns(f locate.Function) bool { return functionPrograms[f].ret != "" }
 
 // failure is why and when a target could not be probed.
@@ -56,7 +54,7 @@ type failure struct {
 	at  time.Time
 }
 
-// due reports whether to try again: what is refused is refused again, and the states of the hooks have the reason.
+// due reports whether to try again. A refused target is refused again.
 func (f failure) due() bool { return !hook.Refused(f.err) && time.Since(f.at) >= retryInterval }
 
 func newFile(id locate.FileID, owner model.CgroupID, perProcess bool) *file {
@@ -66,9 +64,8 @@ func newFile(id locate.FileID, owner model.CgroupID, perProcess bool) *file {
 	}
 }
 
-// probedSince returns when the posts of a process and these of its sites were probed
-// (CLOCK_MONOTONIC, ns), 0 while they are not. A provider may have further functions for
-// other processes. Those of a group that is detached, and those that cannot be probed, do not count.
+// probedSince returns the time since which the posts of a process and these sites are probed (CLOCK_MONOTONIC, ns), 0 if not. Detached
+// groups and targets that cannot be probed do not count: a provider may have further functions for other processes.
 func (f *file) probedSince(pid int, sites []locate.Site) uint64 {
 	if !f.PerProcess {
 		pid = 0
@@ -86,7 +83,7 @@ func (f *file) probedSince(pid int, sites []locate.Site) uint64 {
 	return since
 }
 
-// setProbed sets the time since which a group is probed, of the processes all sites of which are, where it was not before.
+// setProbed sets the time since which a group is probed, for each process with probes at all sites and without a time.
 func (f *file) setProbed(group int, at uint64) {
 	if f.probed[group] == nil {
 		f.probed[group] = map[int]uint64{}
@@ -124,11 +121,10 @@ func (f *file) failure(group int) error {
 	return nil
 }
 
-// isProbed reports whether the calls of a process that post are counted, or are counted in surveys: no change is needed before a context
-// of this file is counted.
+// isProbed reports whether posts of a process are counted, all or in surveys: a context of this file needs no change of probes.
 func (f *file) isProbed(pid int) bool { return !f.added && f.probedSince(pid, nil) != 0 }
 
-// tracedSince returns the time since which all sites are probed without a break (CLOCK_MONOTONIC, ns), 0 if some are not.
+// tracedSince returns the time since which all sites are probed without a break (CLOCK_MONOTONIC, ns), 0 if a site is not probed.
 func (f *file) tracedSince() uint64 {
 	if len(f.failed) > 0 || !f.on[posts] || !f.on[polls] {
 		return 0
@@ -165,7 +161,7 @@ func (f *file) open(procfs, path string) (err error) {
 	return err
 }
 
-// close closes the file, unless it is kept. It has no probes.
+// close closes the file, which has no probes, unless the file is kept.
 func (f *file) close() {
 	if f.opened != nil {
 		f.opened.Close()
@@ -173,7 +169,7 @@ func (f *file) close() {
 	}
 }
 
-// leave removes a process. The probes that it has alone are detached by change.
+// leave removes a process. change detaches probes that only this process has.
 func (f *file) leave(pid int) {
 	delete(f.Paths, pid)
 	if !f.PerProcess {

@@ -11,12 +11,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// fold adds the cumulative counters of verbs contexts to series of cgroups and devices. For each context it keeps the
-// last values. It is not safe for concurrent use.
+// fold adds the cumulative counters of verbs contexts to series of cgroups and devices. It keeps the last values of each context. It is
+// not safe for concurrent use.
 //
-// A series grows only while the calls of all its contexts are counted all the time, and rests otherwise: a part of its
-// contexts would be taken for the whole. Received bytes come from posts (reads, atomics) and from polls (receives): they
-// grow while both are counted.
+// A series grows only while the calls of all its contexts are counted all the time: otherwise the counts of some contexts would be taken
+// for the whole. Received bytes come from posts (reads, atomics) and from polls (receives), so they grow while both are counted.
 type fold struct {
 	contexts map[gen.DatapathContextKey]*contextCounts
 	series   map[seriesKey]*series
@@ -37,8 +36,8 @@ type contextCounts struct {
 	durations [gen.DatapathCompletedCOMPLETED]*gen.DatapathLatency
 }
 
-// newFold returns an empty fold. limit is the share of its CPU time that probes may take of a process, 0 for none,
-// interval is the time between surveys.
+// newFold returns an empty fold. limit is the share of a process's CPU time that probes may take, 0 for no limit. interval is the time
+// between surveys.
 func newFold(limit float64, interval time.Duration) *fold {
 	return &fold{
 		contexts: map[gen.DatapathContextKey]*contextCounts{},
@@ -71,8 +70,7 @@ func (f *fold) markLate(key gen.DatapathContextKey) {
 	f.late++
 }
 
-// seriesOf returns a series, which may have been forgotten while contexts of it
-// exist.
+// seriesOf returns a series. A series may be forgotten while its contexts exist.
 func (f *fold) seriesOf(id seriesKey) *series {
 	s := f.series[id]
 	if s == nil {
@@ -99,7 +97,7 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, at
 	s.unread += increase(&c.unread, stat.Unread)
 }
 
-// addLatency adds the durations of a context after add. While polls are limited it does not: a survey has few of them.
+// addLatency adds the durations of a context after add. While polls are limited, durations are dropped: a survey has few.
 func (f *fold) addLatency(key gen.DatapathLatencyKey, l *gen.DatapathLatency) {
 	c := f.contexts[key.Context]
 	if c == nil || key.Completed >= uint32(len(c.durations)) {
@@ -129,8 +127,7 @@ func (f *fold) endSurvey(file locate.FileID, v *survey) {
 	}
 }
 
-// split moves the counts of a device to another index. Its contexts count from 0 under the old
-// one.
+// split moves the counts of a device to another index. The contexts of the old index count from 0.
 func (f *fold) split(index, to uint32) {
 	for id, s := range maps.Clone(f.series) {
 		if id.device == index {
@@ -141,7 +138,7 @@ func (f *fold) split(index, to uint32) {
 	}
 }
 
-// endContext removes a context. What it counted stays in the series.
+// endContext removes a context. Its counts stay in the series.
 func (f *fold) endContext(key gen.DatapathContextKey) {
 	c := f.contexts[key]
 	if c == nil {
@@ -171,8 +168,7 @@ func (f *fold) endAll() {
 	clear(f.processes)
 }
 
-// forget removes the series of cgroups. A series of which contexts exist starts
-// from 0.
+// forget removes the series of cgroups. A series with existing contexts starts from 0.
 func (f *fold) forget(cgroups map[model.CgroupID]bool) {
 	for id, s := range f.series {
 		switch {

@@ -21,7 +21,7 @@ func is(tgid uint32) func(uint32) bool { return func(n uint32) bool { return n =
 
 func testDevice(index uint32) string { return fmt.Sprintf("mlx5_%d", index) }
 
-// full is a place of which all calls are counted.
+// full is a place whose calls are all counted.
 var full = place{}
 
 // rows returns the facts by name, and whether they are resting.
@@ -49,7 +49,7 @@ func rows(t *fold) (map[string]uint64, map[string]bool) {
 	return out, resting
 }
 
-// filled returns the facts of a fold of which all files are limited as in the last add of their contexts.
+// filled returns the facts of a fold. All files are limited as in the last add of their contexts.
 func filled(f *fold) (snap model.Snapshot) {
 	f.fill(&snap, testDevice, func(file locate.FileID, _ time.Time) (limited [groups]bool) {
 		for _, c := range f.contexts {
@@ -311,7 +311,7 @@ func TestNames(t *testing.T) {
 	if model.FineBuckets != len(gen.DatapathLatency{}.Buckets) {
 		t.Error("the histograms of kernel and model differ")
 	}
-	// Statuses of rdma-core's enum whose order differs from that of their names.
+	// Statuses whose order in rdma-core's enum differs from the order of their names.
 	for status, name := range map[int]string{0: "success", 5: "wr_flush_error", 10: "remote_access_error", 12: "retry_exceeded", 13: "rnr_retry_exceeded", 21: "general_error"} {
 		if statusNames[status] != name {
 			t.Errorf("status %d is %s, want %s", status, statusNames[status], name)
@@ -359,7 +359,7 @@ func TestSpending(t *testing.T) {
 		t.Errorf("not forgotten: %+v %+v", snap.Budgets, snap.Spent)
 	}
 	if limit, none := tot.limitRatio(), newFold(0, time.Minute).limitRatio(); limit != 0.01 || !math.IsInf(none, 1) {
-		t.Errorf("limit %g, and %g without one, want 0.01 and infinity", limit, none)
+		t.Errorf("limit %g, and %g without a limit, want 0.01 and infinity", limit, none)
 	}
 }
 

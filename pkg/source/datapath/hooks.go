@@ -11,12 +11,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// kernelHooks follow contexts and queue pairs. The first one finds the contexts to
-// probe; without the others little is lost. The kernel skips kprobe programs on a CPU on which this process is in a
-// system call on one of their maps, where it can be preempted: a queue pair that is
-// missed then would never be counted. So fentry comes first, though it pins the
-// module. Changes of queue pairs are also seen at the return (fexit), as a preempted
-// program is skipped for other threads.
+// kernelHooks follow contexts and queue pairs. The first hook finds the contexts to probe; without the others little is lost. While this
+// process is in a system call on a map, the kernel skips kprobe programs that use the map on the same CPU, where the call can be
+// preempted. A queue pair missed then would never be counted, so fentry comes first, though it pins the module. Changes of queue pairs
+// are also seen at the return (fexit), because a preempted program is skipped for other threads.
 var kernelHooks = []hook.Hook{
 	{
 		Name: "datapath_modify_qp", Required: true, Reads: hook.UverbsStructures,
@@ -34,8 +32,8 @@ var kernelHooks = []hook.Hook{
 	},
 }
 
-// programHooks are the programs that are not attached to functions of the kernel. What one of them provides is absent without it:
-// a function of a provider whose program is refused is not probed (GapRefused).
+// programHooks are the programs that are not attached to functions of the kernel. A function whose program is refused is not probed
+// (GapRefused).
 var programHooks = []hook.Hook{
 	{Name: "datapath_control", Required: true, Tiers: []hook.Tier{hook.Loading(hook.Run, gen.DatapathProgControl)}},
 	probes("datapath_post_send", true, func(f locate.Function) bool { return f == locate.PostSend }),
@@ -52,7 +50,7 @@ var existingHook = hook.Hook{Name: "datapath_existing", Optional: true, Reads: h
 	hook.Loading(hook.Iterator, gen.DatapathProgExisting),
 }}
 
-// probes returns the hook of the functions of providers that count only together.
+// probes returns the hook of functions that count only together.
 func probes(name string, required bool, of func(locate.Function) bool) hook.Hook {
 	var names []string
 	for f, p := range functionPrograms {
@@ -77,8 +75,8 @@ func unattached(reason string, state model.State) []model.Hook {
 	return hook.States(slices.Concat(kernelHooks, programHooks), reason, state)
 }
 
-// programs are the names of the programs at the entry and at the return of a
-// function, empty for none. opcode is that of the work requests which it begins.
+// programs are the names of the programs at the entry and at the return of a function, empty for no program. opcode is the opcode of the
+// work requests that the function begins.
 type programs struct {
 	entry, ret string
 	opcode     gen.DatapathOpcode

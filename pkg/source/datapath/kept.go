@@ -11,19 +11,18 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// Bounds of the files that are kept: of all, and of those with one home.
+// maxKept bounds all kept files, maxKeptOfHome the kept files of a home.
 const (
 	maxKept       = 64
 	maxKeptOfHome = 8
 )
 
-// keptFiles are the files that stay probed without a process. The loop sets them, and searches, in goroutines of their own, ask for them.
+// keptFiles are files that stay probed without a process. The loop sets them, and searches read them in their own goroutines.
 type keptFiles struct {
 	mu  sync.Mutex
 	ids map[locate.FileID]bool
 }
 
-// set sets whether a file is kept.
 func (k *keptFiles) set(id locate.FileID, kept bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -34,7 +33,6 @@ func (k *keptFiles) set(id locate.FileID, kept bool) {
 	}
 }
 
-// haveAll reports whether all of these files are kept.
 func (k *keptFiles) haveAll(files map[locate.FileID]string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -46,8 +44,8 @@ func (k *keptFiles) haveAll(files map[locate.FileID]string) bool {
 	return true
 }
 
-// keep keeps the files of a process that was searched: those of an image while the sensor runs, as any container of the image
-// uses them, others while the home of the process exists. It takes over what it keeps.
+// keep keeps the files of a searched process: files of an image while the sensor runs, because any container of the image uses them,
+// other files while the home of the process exists. It takes over the kept files from the result.
 func (p *prober) keep(found *searchResult) {
 	for id := range found.Paths {
 		if f := p.files[id]; f != nil && f.kept == nil && found.lower[id] != nil && !f.HasProbes() && p.hasRoom() {
@@ -90,7 +88,7 @@ func (p *prober) keep(found *searchResult) {
 	}
 }
 
-// hasRoom reports whether another file can be kept. If not, it ends what is kept of a file of an image that no process maps.
+// hasRoom reports whether another file can be kept. To make room, it gives up a file of an image that no process maps.
 func (p *prober) hasRoom() bool {
 	kept := 0
 	var unused *file
@@ -110,8 +108,7 @@ func (p *prober) hasRoom() bool {
 	return kept < maxKept
 }
 
-// checkKept ends what is kept for homes that have ended, and files that no process maps
-// and that changed.
+// checkKept gives up files whose home has ended, and changed files that no process maps.
 func (p *prober) checkKept() {
 	for _, f := range p.files {
 		if f.kept != nil && (f.home != nil && f.home.Exited() || len(f.Paths) == 0 && f.kept.Changed()) {
@@ -121,7 +118,7 @@ func (p *prober) checkKept() {
 	}
 }
 
-// detachUnused detaches the probes of a file that no process maps and that is not kept.
+// detachUnused detaches the probes of a file that is neither mapped nor kept.
 func (p *prober) detachUnused(f *file) {
 	if len(f.Paths) > 0 || f.kept != nil {
 		return
@@ -143,7 +140,7 @@ func (p *prober) home(pid int) *locate.Process {
 	return nil
 }
 
-// unkeep ends what is kept of a file, and closes its home if it was the last file of it.
+// unkeep gives up a file, and closes its home after the last file of the home.
 func (p *prober) unkeep(f *file) {
 	if f.kept == nil {
 		return

@@ -70,7 +70,7 @@ func TestKeepImages(t *testing.T) {
 		f.Paths[1] = "mapped"
 	}
 	if f := keep(maxKept + 1); f.kept != nil || kept() != maxKept {
-		t.Errorf("%d files are kept, all of which processes map", kept())
+		t.Errorf("%d files are kept, and processes map all of them", kept())
 	}
 	for _, f := range s.prober.files {
 		delete(f.Paths, 1)

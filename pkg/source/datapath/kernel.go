@@ -20,16 +20,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// kernel is the BPF side: the maps, the hooks in the kernel and the programs that
-// are attached to processes. It does not change.
+// kernel is the BPF side: the maps, the hooks in the kernel and the programs for processes. It does not change.
 type kernel struct {
 	object  *hook.Object
 	refused map[string]error // why programs were not loaded, by name
 	events  *eventReader
 	maps    *mapReader
 	sysfs   string
-	// multi: probes are uprobe_multi links (Linux 6.6), which are detached at once.
-	// Perf events take a tenth of a second each, as each waits for grace periods.
+	// multi: probes are uprobe_multi links (Linux 6.6), which are detached at once. Each perf event takes a tenth of a second, because it
+	// waits for grace periods.
 	multi bool
 }
 
@@ -136,7 +135,7 @@ func (k *kernel) openEvents() error {
 	return nil
 }
 
-// ofOwner returns how many of the contexts, and of the queue pairs with a ring, may belong to one owner.
+// ofOwner returns how many contexts, and queue pairs with a ring, an owner may have.
 func ofOwner(entries uint32) uint32 { return max(entries/2, 1) }
 
 func (o *Options) spec() hook.Spec {
@@ -168,9 +167,8 @@ func (o *Options) prepare(spec *ebpf.CollectionSpec, kernel *hook.Kernel) error 
 		spec.Variables[gen.DatapathVarChooseAll].Set(toInt[uint8](o.Chosen == nil)))
 }
 
-// fineBounds returns the upper bounds of model.FineHistogram's buckets except the
-// last one, in ns, rounded down. None is so close to an integer that the rounding of
-// a float64 matters.
+// fineBounds returns the upper bounds of model.FineHistogram's buckets except the last bucket, in ns, rounded down. No bound is so close
+// to an integer that the rounding of a float64 matters.
 func fineBounds() (bounds [model.FineBuckets - 1]uint64) {
 	for i := range bounds {
 		bounds[i] = uint64(math.Ldexp(1e9*math.Exp2(float64(i%model.FineOctave)/model.FineOctave), i/model.FineOctave+model.FineMinExp))
@@ -178,18 +176,18 @@ func fineBounds() (bounds [model.FineBuckets - 1]uint64) {
 	return bounds
 }
 
-// event is a context that was opened, or a queue pair with functions to be found.
+// event is an opened context, or a queue pair whose functions are to be found.
 type event struct {
 	// key.Context is 0 if the address is not known yet.
 	key    gen.DatapathContextKey
 	cgroup model.CgroupID
-	// owner is the cgroup in whose share of the map the context will be, only if existed.
+	// owner is the cgroup in whose share of the map the context will be. Only if existed.
 	owner  uint64
 	device uint32 // index of the ib_device
 	qp     uint64 // address of its struct ibv_qp; 0: none yet
-	// ucontext is the address of the struct ib_ucontext, only if existed.
+	// ucontext is the address of the struct ib_ucontext. Only if existed.
 	ucontext uint64
-	// existed: it is older than the hooks, and its context must be inserted.
+	// existed: the queue pair is older than the hooks, and its context must be inserted.
 	existed bool
 }
 

@@ -23,9 +23,8 @@ func parseEvent(raw []byte, e *gen.DatapathPathEvent) error {
 	return binary.Read(bytes.NewReader(raw), binary.NativeEndian, e)
 }
 
-// existing lists the queue pairs of all processes: those of open uverbs devices
-// (class/infiniband_verbs/uverbsN/dev), at most 256 per open file. Their contexts
-// are 0, as the addresses are in the processes' memory.
+// existing lists the queue pairs of all processes with an open uverbs device (class/infiniband_verbs/uverbsN/dev), at most 256 per open
+// file. Their contexts are 0, because the addresses are in the processes' memory.
 func (k *kernel) existing() ([]event, error) {
 	if k.refused[gen.DatapathProgExisting] != nil { // coverage reports the gap
 		return nil, nil
@@ -58,8 +57,8 @@ func iterate[T any](o link.IterOptions, f func(*T)) error {
 	return nil
 }
 
-// outstanding calls f with the state of each queue pair that has a ring and did not fail. One that is created or destroyed
-// meanwhile may be missing.
+// outstanding calls f with the state of each queue pair that has a ring and did not fail. It may miss queue pairs that are created or
+// destroyed meanwhile.
 func (k *kernel) outstanding(f func(*gen.DatapathOutstanding)) error {
 	err := iterate(link.IterOptions{
 		Program: k.object.Program(gen.DatapathProgListOutstanding), Map: k.object.Coll.Maps[gen.DatapathMapQueues],
@@ -70,8 +69,8 @@ func (k *kernel) outstanding(f func(*gen.DatapathOutstanding)) error {
 	return nil
 }
 
-// insert adds a context that is older than the hooks, and returns its number. If a hook
-// has added it meanwhile, insert only marks it.
+// insert adds a context that is older than the hooks, and returns its number. If a hook has added the context meanwhile, insert only
+// marks it.
 func (k *kernel) insert(e event, chosen bool) (number uint32, err error) {
 	number, err = k.run(&gen.DatapathControlArgs{
 		Key: e.key, What: uint32(gen.DatapathOrderCONTROL_ADD), Cgroup: uint64(e.cgroup), Owner: cmp.Or(e.owner, uint64(e.cgroup)),
@@ -83,8 +82,8 @@ func (k *kernel) insert(e event, chosen bool) (number uint32, err error) {
 	return number, err
 }
 
-// mark sets whether a context is counted and whether its functions are probed. A
-// program does it, as other programs may count meanwhile.
+// mark sets whether a context is counted and whether its functions are probed. A program does it, because other programs may count
+// meanwhile.
 func (k *kernel) mark(key gen.DatapathContextKey, chosen, ready bool) error {
 	return k.order(&gen.DatapathControlArgs{
 		Key: key, What: uint32(gen.DatapathOrderCONTROL_MARK), Chosen: toInt[uint8](chosen), Ready: toInt[uint8](ready),
@@ -94,9 +93,9 @@ func (k *kernel) mark(key gen.DatapathContextKey, chosen, ready bool) error {
 // errRepeated is why a context is not announced again.
 var errRepeated = errors.New("the functions of too many queue pairs of a context were not found")
 
-// announceAgain has the kernel announce the next queue pair of a context that changes its state, also if its functions
-// were announced before, and returns the address of the queue pair that changed its state last, 0 if it was destroyed.
-// Errors are model.ErrAbsent if the context was closed, and errRepeated after MAX_REPEATED times.
+// announceAgain has the kernel announce the next queue pair of a context that changes its state, also if its functions were announced
+// before. It returns the address of the queue pair that changed its state last, 0 if destroyed. Errors are model.ErrAbsent if the context
+// was closed, and errRepeated after MAX_REPEATED times.
 func (k *kernel) announceAgain(key gen.DatapathContextKey) (qp uint64, err error) {
 	repeated, err := k.run(&gen.DatapathControlArgs{Key: key, What: uint32(gen.DatapathOrderCONTROL_REPEAT)})
 	switch {
@@ -139,7 +138,7 @@ func (k *kernel) removeContext(key gen.DatapathContextKey) error {
 	return err
 }
 
-// removeProcesses removes contexts of processes and all other entries that they have.
+// removeProcesses removes contexts and all other entries of processes.
 func (k *kernel) removeProcesses(tgids []uint32, contexts ...gen.DatapathContextKey) error {
 	for _, key := range contexts {
 		if err := k.removeContext(key); err != nil {
@@ -168,7 +167,7 @@ func (k *kernel) removeEntries(ended *ebpf.Map, tgids []uint32) error {
 	return nil
 }
 
-// correctRings removes the rings of contexts that are gone, and corrects the number of rings of each owner, which limits them.
+// correctRings removes the rings of closed contexts, and corrects the number of rings of each owner, which limits them.
 func (k *kernel) correctRings() error {
 	return k.order(&gen.DatapathControlArgs{What: uint32(gen.DatapathOrderCONTROL_RINGS)})
 }

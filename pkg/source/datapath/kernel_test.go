@@ -60,7 +60,7 @@ var providerFunctions = map[string]locate.Function{
 	"read_byte_len": locate.WcReadByteLen, "read_qp_num": locate.WcReadQPNum,
 }
 
-// buildProvider compiles a FAKE provider and returns the offsets of those of its functions that are probed.
+// buildProvider compiles a FAKE provider and returns the offsets of its probed functions.
 func buildProvider(t testing.TB, source string, flags ...string) (path string, sites []locate.Site) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -529,7 +529,7 @@ func TestUnselectedContext(t *testing.T) {
 	if d := do(); d.Posted[opWrite] != 4+1 || d.Received != 5 || last.Chosen != 1 || last.Ready != 1 {
 		t.Errorf("%+v", d)
 	}
-	// A second insert, like that of a hook that was earlier: the context keeps its counts.
+	// A second insert, as after a hook: the context keeps its counts.
 	f.key = k.add(t, event{key: f.key}, false)
 	if d := k.counted(t, f.key, &gen.DatapathContextStat{}); d.Posted[opWrite] != 5 || d.Chosen != 0 {
 		t.Errorf("%+v", d)
@@ -592,7 +592,7 @@ func TestDurations(t *testing.T) {
 	}
 	f.do("same", 5)
 	check("after a deep queue", gen.DatapathCompletedCOMPLETED_WRITE, 25, 25)
-	// Work requests that a provider defines (mlx5dv_wr_*, IBV_WR_DRIVER1) do not shift those of others.
+	// Work requests that a provider defines (mlx5dv_wr_*, IBV_WR_DRIVER1) do not shift work requests of others.
 	f.do("driver", 3)
 	f.do("ex-driver", 3)
 	f.do("same", 5)

@@ -162,7 +162,7 @@ func (s *testSource) located() (n int) {
 	return n
 }
 
-// sensorCPU returns the CPU time of this process without that of the calling thread, which is locked.
+// sensorCPU returns the CPU time of this process without the calling thread, which is locked.
 func sensorCPU(t testing.TB) time.Duration {
 	t.Helper()
 	var all, own unix.Timespec
@@ -217,7 +217,7 @@ func TestLaunch(t *testing.T) {
 	}
 }
 
-// TestRemoveProcesses: the entries of processes that have ended are removed from all maps, those of others stay.
+// TestRemoveProcesses: the entries of processes that have ended are removed from all maps, entries of others stay.
 func TestRemoveProcesses(t *testing.T) {
 	k := startKernel(t)
 	maps := k.object.Coll.Maps

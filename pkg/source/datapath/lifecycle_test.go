@@ -39,7 +39,7 @@ const (
 	kernelContext = 1024
 	kernelUobject = 1536
 	kernelQP      = 2048
-	ofContext     = 2048 // from those of one context to those of the next one
+	ofContext     = 2048 // distance between the objects of two contexts
 )
 
 // traceLifecycle attaches the programs to the file of the fake.
@@ -146,7 +146,7 @@ func (o *kernelObjects) put(object int, path string, value uint64) {
 	}
 }
 
-// use makes the objects of the context with a number those of an open device and a queue pair of the fake.
+// use makes the objects of the numbered context belong to an open device and a queue pair of the fake.
 func (o *kernelObjects) use(f *fake, number int, device uint64) {
 	o.t.Helper()
 	base := number * ofContext
@@ -233,7 +233,7 @@ func TestAnnouncedAgain(t *testing.T) {
 	before := lost()
 	o.modify(f, 0, qpInit)
 	if n := lost() - before; n != 1 {
-		t.Fatalf("%d events are lost, want that of the queue pair", n)
+		t.Fatalf("%d events are lost, want the event of the queue pair", n)
 	}
 	announced := func() (n int) {
 		for k.events.AvailableBytes() > 0 {

@@ -28,24 +28,21 @@ const (
 	watchInterval = 500 * time.Millisecond
 	// followPause is the time in which further announcements usually follow. A driver reload waits for this at most.
 	followPause = 50 * time.Millisecond
-	// retryInterval is the time until the next attempt after a site could not be probed, and the time between checks
-	// whether the hooks are to be tried again.
+	// retryInterval is the time until the next attempt after a site could not be probed, and between attempts to attach the hooks.
 	retryInterval = 30 * time.Second
 	// removeInterval is the time between checks for processes that have ended.
 	removeInterval = time.Second
-	// nameInterval is the time between reads of the names of HCAs while one is
-	// missing: it appeared later, or moved to another network namespace.
+	// nameInterval is the time between reads of HCA names while a name is missing: the HCA appeared later, or moved to another network
+	// namespace.
 	nameInterval = 2 * time.Second
-	// maxEvents is the number of events that wait for the loop, while it attaches probes
-	// to a file that thousands of processes map: two for each context of a large job.
+	// maxEvents is the number of events that wait while the loop attaches probes to a file that thousands of processes map: two for each
+	// context of a large job.
 	maxEvents = 16384
-	// maxExisting is the number of queue pairs per process and device that are
-	// searched, of those that existed before the hooks.
+	// maxExisting is the number of queue pairs from before the hooks that are searched per process and device.
 	maxExisting = 16
 )
 
-// loop follows the devices, and runs everything else in one goroutine. All that its fields refer to belongs to this goroutine, except the
-// meter, which is shared.
+// loop follows the devices, and runs everything else in one goroutine, which owns all fields except the shared meter.
 type loop struct {
 	opts      *Options
 	meter     *meter
@@ -168,8 +165,8 @@ func (l *loop) handleQueued() {
 	}
 }
 
-// follow attaches the hooks while there is a device and releases them with the
-// last one: they would keep a driver from being reloaded.
+// follow attaches the hooks while there is a device. It releases the hooks with the last device, because they would keep a driver from
+// being reloaded.
 func (l *loop) follow(ctx context.Context) {
 	present := hasEntries(filepath.Join(l.opts.Sysfs, "class/infiniband_verbs"))
 	switch {
@@ -182,8 +179,7 @@ func (l *loop) follow(ctx context.Context) {
 	}
 }
 
-// untilLook returns the time until the next check for a device: soon after a check for an announced one, which may not
-// be there yet.
+// untilLook returns the time until the next check for a device. An announced device may not be there yet, so the next check comes soon.
 func (l *loop) untilLook(announced bool) time.Duration {
 	interval := l.devices.Interval(watchInterval)
 	switch {
@@ -206,7 +202,7 @@ func hasEntries(path string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return name != "abi_version" })
 }
 
-// newKernel is newKernel where return probes are safe.
+// newKernel is newKernel if return probes are safe.
 func (l *loop) newKernel(ctx context.Context) (*kernel, []model.Hook, error) {
 	if l.safety == nil {
 		result := returnprobe.Try(ctx, l.opts.Logger)
@@ -246,7 +242,6 @@ func (l *loop) attach(ctx context.Context) {
 	l.opts.Logger.Info("data path hooks attached")
 }
 
-// receive passes events to the loop until the kernel's maps are closed.
 func (l *loop) receive(ctx context.Context, k *kernel) {
 	for {
 		e, err := k.events.next()

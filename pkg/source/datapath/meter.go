@@ -14,23 +14,21 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// meter reads the kernel's maps, adds what they count to series, and makes the snapshot of a scrape. The loop and Read share it: its
-// methods lock mu, unless their comments say that the caller does. mu is never held while waiting.
+// meter reads the kernel's maps, adds the counts to series, and makes the snapshot of a scrape. The loop and Read share it: its methods
+// lock mu, unless their comments say that the caller does. Nothing waits while holding mu.
 type meter struct {
 	opts *Options
 
-	mu     sync.Mutex
-	kernel *kernel // nil while there is no device
-	hooks  []model.Hook
-	failed error
-	// unprobed is why some functions could not be probed.
+	mu        sync.Mutex
+	kernel    *kernel // nil while there is no device
+	hooks     []model.Hook
+	failed    error
 	unprobed  error
 	names     deviceNames
 	fold      *fold
 	forgotten map[model.CgroupID]bool
 	contextTable
-	// open are the open contexts that are counted, as of the last drain. Their keys have no
-	// number, as in the kernel.
+	// open are the open contexts that are counted, as of the last drain. Their keys have no number, as in the kernel.
 	open  map[gen.DatapathContextKey]openContext
 	stats model.DataPathStats
 }
@@ -94,8 +92,8 @@ func (m *meter) drain(ended map[uint32]*endedProcess) error {
 	return errors.Join(err, m.kernel.maps.latencies(m.fold.addLatency))
 }
 
-// add adds what a context counted. While calls of some file are counted in surveys only, the counts of a context wait until it is known
-// which file its functions are in, or until it or its process has ended. The caller holds mu.
+// add adds the counts of a context. While calls of some file are counted in surveys only, counts wait until the file of the context is
+// known, or the context or its process has ended. The caller holds mu.
 func (m *meter) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, ended bool) {
 	if _, located := m.contexts[key]; located || ended || !m.limited {
 		m.fold.add(key, stat, m.placeOf(key))
@@ -112,14 +110,14 @@ func (m *meter) catchUp() error {
 	return m.drain(nil)
 }
 
-// setKernel sets the kernel whose maps are read, or nil and why there is none.
+// setKernel sets the kernel whose maps are read, or nil and the reason.
 func (m *meter) setKernel(k *kernel, hooks []model.Hook, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.kernel, m.hooks, m.failed = k, hooks, err
 }
 
-// release adds the last counts, and reads the maps no more. It keeps the series.
+// release adds the last counts and stops reading the maps. It keeps the series.
 func (m *meter) release(hooks []model.Hook) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -216,8 +214,7 @@ func (m *meter) setExcluded(excluded map[locate.FileID]bool) {
 	}
 }
 
-// setPlace sets how the calls of a file are counted from now on, before its probes are attached or detached for that. ended: a survey has
-// ended just now.
+// setPlace sets how the calls of a file are counted from now on, before probes are attached or detached. ended: a survey has just ended.
 func (m *meter) setPlace(id locate.FileID, v *survey, ended bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -239,7 +236,7 @@ func (m *meter) setFiles(off map[locate.FileID]bool, limited bool) {
 	})
 }
 
-// reading is the counters of one verbs context.
+// reading has the counters of a verbs context.
 type reading struct {
 	key    gen.DatapathContextKey
 	stat   gen.DatapathContextStat
@@ -252,8 +249,8 @@ type readings struct {
 	spent    map[int][groups]time.Duration
 }
 
-// read copies the counters of all contexts and adds up their cost by process. correct: it also corrects the numbers of contexts and
-// rings of each owner, which limit them.
+// read copies the counters of all contexts and adds up their cost by process. correct: it also corrects the numbers of contexts and rings
+// of each owner, which limit them.
 func (m *meter) read(r *readings, correct bool) error {
 	r.contexts = r.contexts[:0]
 	clear(r.spent)
@@ -289,7 +286,7 @@ type probeState struct {
 	probes      int
 }
 
-// count adds what a step has read to the series.
+// count adds the readings of a step to the series.
 func (m *meter) count(now time.Time, read []reading, loads []processLoad, probed probeState) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -16,8 +16,8 @@ func newDeviceNames() deviceNames { return deviceNames{byIndex: map[uint32]strin
 // of returns the name of an HCA, empty while it is not known.
 func (d *deviceNames) of(index uint32) string { return d.byIndex[index] }
 
-// update sets the names. The counts of a removed HCA stay under its name, and
-// those of a renamed one under the former name: an HCA that is added again may get that name.
+// update sets the names. The counts of a removed HCA stay under its name. A renamed HCA keeps its counts under the former name, because a
+// new HCA may get that name.
 func (d *deviceNames) update(names map[uint32]string, f *fold) {
 	for index, former := range d.byIndex {
 		if name := names[index]; name != "" && name != former {

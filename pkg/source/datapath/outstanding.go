@@ -15,20 +15,20 @@ import (
 // DefaultStallAfter is the default of Options.StallAfter.
 const DefaultStallAfter = 10 * time.Second
 
-// openContext is what is known of the queue pairs of an open context that is counted.
+// openContext is what is known of the queue pairs of an open, counted context.
 type openContext struct {
 	series seriesKey
-	// since is the time since which all calls are probed (CLOCK_MONOTONIC, ns), 0: they are not.
+	// since is the time since which all calls are probed (CLOCK_MONOTONIC, ns), 0 if not all are.
 	since  uint64
 	polled bool // some call polled, with or without a completion
-	// gap is why the work requests of some queue pairs are not known, empty: they are.
+	// gap is why the work requests of some queue pairs are unknown, empty if all are known.
 	gap model.Gap
 }
 
-// gapOf returns why the outstanding work requests of a queue pair are not known, empty if they are.
+// gapOf returns why the outstanding work requests of a queue pair are unknown, empty if they are known.
 //
-// If no completion of the queue pair was seen, its process may poll by means that are not probed. So there must be a poll of the
-// context, and no other functions to poll the completion queue.
+// Without a completion of the queue pair, its process may poll by means that are not probed. So there must be a poll of the context, and
+// no other functions to poll the completion queue.
 func (c *openContext) gapOf(o *gen.DatapathOutstanding) model.Gap {
 	switch {
 	case c.since == 0 || o.SinceNs < c.since:

@@ -49,7 +49,7 @@ func TestOwnerOfUnknown(t *testing.T) {
 	}
 }
 
-// TestOwnerOfRemoved: the cost of a context that is removed stays that of its cgroup.
+// TestOwnerOfRemoved: the cost of a removed context stays with its cgroup.
 func TestOwnerOfRemoved(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)

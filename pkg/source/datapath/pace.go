@@ -9,18 +9,14 @@ import (
 )
 
 const (
-	// stepInterval is the minimum time between steps that new processes and contexts
-	// cause.
+	// stepInterval is the minimum time between steps for new processes and contexts.
 	stepInterval = 50 * time.Millisecond
-	// stepRest is the minimum time between two steps, in durations of the first: steps
-	// take at most a fifth of a CPU.
+	// stepRest is the minimum pause after a step, as a multiple of its duration: steps take at most a fifth of a CPU.
 	stepRest = 4
 )
 
-// pace decides when the loop runs a step. A step reads the counters of all contexts,
-// which takes milliseconds if there are thousands, and events come by the thousand when
-// a large job starts. So all events that wait are handled before one step, and the rate
-// of steps is limited.
+// pace decides when the loop runs a step. A step reads the counters of all contexts, which takes milliseconds if there are thousands, and
+// a large job causes thousands of events at its start. So a step follows after all waiting events, and the rate of steps is limited.
 type pace struct {
 	due    time.Time // set by the last step
 	begun  time.Time // of the last step

@@ -15,8 +15,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// prober has the files of the processes, and has probes attached to them and detached. The loop uses it; the Gate does it, in goroutines
-// of its own.
+// prober has the files of the processes, and has their probes attached and detached. The loop uses it; the Gate attaches and detaches in
+// goroutines of its own.
 type prober struct {
 	opts      *Options
 	meter     *meter
@@ -32,15 +32,14 @@ type prober struct {
 	closing    []*kernel              // from before the last release: an operation may still attach their programs
 }
 
-// maxFilesOfOwner bounds the files that an owner alone has probed: a process may map any number of copies of a provider. All pods of a node
-// may be one owner.
+// maxFilesOfOwner bounds the probed files of an owner: a process may map any number of copies of a provider. All pods of a node may be
+// one owner.
 const maxFilesOfOwner = 256
 
 // errFilesOfOwner is why a process of an owner is not probed.
 var errFilesOfOwner = fmt.Errorf("%w: the processes of its owner map %d provider files", model.ErrUnsupported, maxFilesOfOwner)
 
-// addSites adds the sites of a process to their files, and reports whether one of these
-// is not probed.
+// addSites adds the sites of a process to their files, and reports whether a site is not probed.
 func (p *prober) addSites(pid int, l locate.Found) (unprobed bool) {
 	for _, site := range l.Sites {
 		f := p.files[site.File]
@@ -69,7 +68,7 @@ func (p *prober) hasRoomFor(owner model.CgroupID, sites []locate.Site) bool {
 		uprobe.CountOf(p.files, owner) < maxFilesOfOwner
 }
 
-// leave has the probes detached that only a process needs.
+// leave detaches probes that only this process needs.
 func (p *prober) leave(pid int) {
 	for _, f := range p.files {
 		f.leave(pid)
@@ -78,7 +77,7 @@ func (p *prober) leave(pid int) {
 	}
 }
 
-// closeUnused closes the files that have no process and no probes, and are not kept.
+// closeUnused closes files without a process and probes that are not kept.
 func (p *prober) closeUnused() {
 	for id, f := range p.files {
 		if len(f.Paths) == 0 && f.kept == nil && !f.HasProbes() {
@@ -88,7 +87,7 @@ func (p *prober) closeUnused() {
 	}
 }
 
-// probedBefore reports whether all files were probed, for a process, before a time (CLOCK_MONOTONIC, ns).
+// probedBefore reports whether all files were probed for a process before a time (CLOCK_MONOTONIC, ns).
 func (p *prober) probedBefore(pid int, ns uint64) bool {
 	for _, f := range p.files {
 		if since := f.probedSince(pid, nil); since == 0 || ns < since {

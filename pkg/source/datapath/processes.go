@@ -34,7 +34,7 @@ func (w *watched) release() {
 	}
 }
 
-// processes are those that use verbs. The loop uses them.
+// processes are the processes that use verbs. The loop uses them.
 type processes struct {
 	opts  *Options
 	byPID map[int]*watched
@@ -42,7 +42,7 @@ type processes struct {
 	some  []*locate.Process // buffer of readLoads and exited
 }
 
-// ownerOf returns the owner of a process, as the shares of maps have it.
+// ownerOf returns the owner of a process in the shares of the maps.
 func (p *processes) ownerOf(w *watched) model.CgroupID {
 	if p.opts.OwnerOf == nil {
 		return w.cgroup
@@ -58,8 +58,8 @@ func (p *processes) ownerOfAttempt(a *attempt) model.CgroupID {
 	return p.ownerOf(&watched{cgroup: a.cgroup})
 }
 
-// ownersOf returns the owners of the processes that map a file, and 0 for others that may: those of the node, and those with the same
-// image.
+// ownersOf returns the owners of the processes that map a file, and 0 for further possible owners: processes of the node, and containers
+// of the same image.
 func (p *processes) ownersOf(f *file) (owners []uint64) {
 	if f.kept != nil && (f.home == nil || f.home.PID() == 1) {
 		owners = append(owners, 0)
@@ -76,7 +76,7 @@ func (p *processes) ownersOf(f *file) (owners []uint64) {
 	return owners
 }
 
-// exited returns the PIDs of those that have ended.
+// exited returns the PIDs of processes that have ended.
 func (p *processes) exited() (pids []int) {
 	p.some = p.some[:0]
 	for _, w := range p.byPID {
@@ -86,7 +86,7 @@ func (p *processes) exited() (pids []int) {
 	return pids
 }
 
-// processLoad is the CPU time that a process used, and what probes took of it.
+// processLoad is the CPU time of a process and the part that probes took.
 type processLoad struct {
 	pid      int
 	cgroup   model.CgroupID

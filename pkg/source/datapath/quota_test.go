@@ -44,7 +44,7 @@ func (k *kernel) checkContextCounts(t testing.TB, what string, want map[uint64]i
 	}
 }
 
-// TestContextQuota: the number that limits the contexts of a cgroup is that of its entries, whether a context is added
+// TestContextQuota: the number that limits the contexts of a cgroup equals its entries, whether a context is added
 // twice, is refused, does not fit, or is removed.
 func TestContextQuota(t *testing.T) {
 	k := startKernelWith(t, Options{MaxContexts: 8})
@@ -94,7 +94,7 @@ func TestContextQuota(t *testing.T) {
 		remove(5, i+1)
 		remove(5, i+1)
 		if !insert(5, i+5) {
-			t.Fatalf("no room after %d contexts of which 3 are left", i+4)
+			t.Fatalf("no room after %d contexts, with 3 left", i+4)
 		}
 	}
 	k.checkContextCounts(t, "one after the other", of{5: 4, 6: 4})
@@ -106,7 +106,7 @@ func TestContextQuota(t *testing.T) {
 
 // TestShareOfWorkload: processes in as many cgroups as contexts fit, all of one job, have the share of the job. Another cgroup has
 // room. The figures belong to the cgroup of each process. The objects of the kernel and the entries of workload_of are FAKES: with
-// the layout of the fake objects, a program cannot search the cgroups above that of a process. TestQuotaOfHooks does.
+// the layout of the fake objects, a program cannot search the cgroups above the cgroup of a process. TestQuotaOfHooks does.
 func TestShareOfWorkload(t *testing.T) {
 	const contexts, ranks, job = 6, 6, 42
 	path, _ := buildFake(t)
@@ -262,7 +262,7 @@ func TestLargeJob(t *testing.T) {
 	var total uint64
 	for name, m := range k.object.Coll.Maps {
 		if name == gen.DatapathMapMarkedCgroups || name == gen.DatapathMapWorkloadOf {
-			continue // those of all sources: TestMapMemory
+			continue // maps of all sources: TestMapMemory
 		}
 		info, err := m.Info()
 		if err != nil {

@@ -96,7 +96,7 @@ func TestPerProcess(t *testing.T) {
 	}
 	const chain = 128 + 64 + 1054
 	if got := transmitted(); got != 10*chain {
-		t.Errorf("%d bytes, want %d: those of one process", got, 10*chain)
+		t.Errorf("%d bytes, want %d of one process", got, 10*chain)
 	}
 
 	// A second process without a shadow stack has probes of its own, and they end with it.
@@ -109,7 +109,7 @@ func TestPerProcess(t *testing.T) {
 	})
 	eventually(t, "probes of a process that ended", probed(len(sites)))
 	if got := transmitted(); got != 15*chain {
-		t.Errorf("%d bytes, want %d: those of two processes", got, 15*chain)
+		t.Errorf("%d bytes, want %d of two processes", got, 15*chain)
 	}
 
 	// It executes another program, which has a shadow stack and opens a context.

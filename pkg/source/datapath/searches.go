@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxWaiting is the number of events that wait for another attempt, maxQueue the number of events in the queue of one process.
+	// maxWaiting is the number of events that wait for another attempt. maxQueue is the number of events in the queue of a process.
 	maxWaiting        = 4096
 	maxWaitingOfOwner = maxWaiting / 4
 	maxQueue          = 256
@@ -42,13 +42,13 @@ type searchResult struct {
 	locate.Found
 	of   *watched
 	home *locate.Process // of the process, if its files may be kept
-	// lower are the files of an image behind files of the process, to be kept instead.
+	// lower are files of an image behind files of the process. They are kept in place of these files.
 	lower map[locate.FileID]*locate.Kept
 	// refused is why the process must not be probed, err why it cannot be.
 	refused, err error
 }
 
-// closeKept closes what is not kept.
+// closeKept closes the files that prober.keep did not take over.
 func (r *searchResult) closeKept() {
 	if r.home != nil {
 		r.home.Close()
@@ -64,8 +64,8 @@ func (r *searchResult) drop() {
 	r.closeKept()
 }
 
-// searches are the searches for functions that run, or wait for their turn or for another attempt. The loop uses them; what a search
-// uses in its goroutine does not change.
+// searches are the searches for functions that run, or wait for their turn or for another attempt. The loop uses them. A search reads
+// only unchanging fields in its goroutine.
 type searches struct {
 	*uprobe.Searches[searchResult]
 	opts      *Options
@@ -88,8 +88,8 @@ func (q *searches) await(w *watched) {
 	}
 }
 
-// start starts the first search in the queue of each process, in the order of their events, as far as there is room. perProcess: each
-// process has probes of its own.
+// start starts the first search in the queue of each process, in the order of their events, while there is room. perProcess: each process
+// has probes of its own.
 func (q *searches) start(perProcess bool) {
 	later := q.waiting[:0]
 	for _, w := range q.waiting {
@@ -110,13 +110,11 @@ func (q *searches) start(perProcess bool) {
 	q.waiting = later
 }
 
-// ended counts that the search of a process has ended.
 func (q *searches) ended(w *watched) {
 	w.searching = false
 	q.Ended(w.owner)
 }
 
-// search searches a process.
 func (q *searches) search(w *watched, a attempt, perProcess bool) {
 	w.searching, w.owner = true, q.processes.ownerOf(w)
 	q.Begin(w.owner, &searchResult{attempt: a, of: w, err: safely.ErrPanicked}, func(r *searchResult) {
@@ -125,7 +123,7 @@ func (q *searches) search(w *watched, a attempt, perProcess bool) {
 		}
 		r.Found, r.err = q.find(w.Process, a.qp, a.key.Context)
 		if r.err == nil && !q.kept.haveAll(r.Paths) {
-			r.home, _ = w.Home() // without one, only files of images are kept
+			r.home, _ = w.Home() // without a home, only files of images are kept
 			r.lower = lowerFiles(q.opts.Procfs, w.Process, r.Paths)
 		}
 	})
@@ -143,12 +141,12 @@ func lowerFiles(procfs string, p *locate.Process, files map[locate.FileID]string
 	return lower
 }
 
-// noRoom reports whether no further attempt can wait, of any owner or of this one.
+// noRoom reports whether no further attempt can wait, of any owner or of this owner.
 func (q *searches) noRoom(a *attempt) bool {
 	return len(q.retries) == maxWaiting || q.retriesOf[q.processes.ownerOfAttempt(a)] >= maxWaitingOfOwner
 }
 
-// retryAfter schedules an attempt, by the number of those before it.
+// retryAfter schedules an attempt after a pause that doubles with the number of tries.
 func (q *searches) retryAfter(a attempt, tries int) {
 	a.at = time.Now().Add(min(firstRetry<<min(tries, 16), lastRetry))
 	a.tries++
@@ -160,7 +158,7 @@ func (q *searches) retryAfter(a attempt, tries int) {
 	}
 }
 
-// takeDue returns the attempts that are due, which wait no more.
+// takeDue removes and returns the attempts that are due.
 func (q *searches) takeDue(now time.Time) (due []attempt) {
 	if now.Before(q.retryAt) {
 		return nil
@@ -184,7 +182,6 @@ func (q *searches) takeDue(now time.Time) (due []attempt) {
 	return due
 }
 
-// clear drops what waits.
 func (q *searches) clear() {
 	q.waiting, q.retries = nil, nil
 	clear(q.retriesOf)

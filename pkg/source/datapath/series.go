@@ -22,20 +22,20 @@ func compareSeries(a, b seriesKey) int {
 	return cmp.Or(cmp.Compare(a.cgroup, b.cgroup), cmp.Compare(a.device, b.device))
 }
 
-// series is what one cgroup counted on one device.
+// series has the counts of a cgroup on a device.
 type series struct {
 	counts    [counters]uint64
 	received  uint64
 	durations [gen.DatapathCompletedCOMPLETED]*durations
 	late      uint64                // contexts whose first operations are not counted
-	unread    uint64                // completions of which the bytes are not known
-	contexts  int                   // that exist
+	unread    uint64                // completions with unknown bytes
+	contexts  int                   // existing contexts
 	resting   [groups]int           // contexts whose calls are counted in surveys only
 	files     map[locate.FileID]int // contexts of each file
 	surveys   map[locate.FileID]*window
 }
 
-// window is what a series moved in the last survey of a file, and in the survey that is running.
+// window is what a series moved in the last survey of a file, and in the running survey.
 type window struct {
 	begun, ended  time.Time
 	result, moved moved
@@ -55,7 +55,7 @@ func (s *series) enter(at place) {
 	s.files[at.file]++
 }
 
-// leave is the contrary of enter. What was surveyed of a file counts as long as the series has a context of it.
+// leave reverses enter. The surveyed bytes of a file count as long as the series has a context of the file.
 func (s *series) leave(at place) {
 	for g, limited := range at.limited {
 		s.resting[g] -= toInt[int](limited)
@@ -70,7 +70,7 @@ func (s *series) successor() *series {
 	return &series{contexts: s.contexts, resting: s.resting, files: s.files, surveys: s.surveys}
 }
 
-// windowOf returns the window of a survey that is running, or nil.
+// windowOf returns the window of a running survey, or nil.
 func (s *series) windowOf(at place) *window {
 	if !at.surveyed {
 		return nil
@@ -112,9 +112,8 @@ func (s *series) durationsOf(completed int) *durations {
 	return s.durations[completed]
 }
 
-// fill adds all series to a snapshot. A series without counts has no row. Series of
-// devices without a known name are left out. surveyed returns which groups of a file are counted in surveys only, and until when the
-// results of its surveys are used.
+// fill adds all series to a snapshot, except series without counts and series of devices without a known name. surveyed returns which
+// groups of a file are counted in surveys only, and until when the results of its surveys are used.
 func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string, surveyed func(locate.FileID, time.Time) [groups]bool) {
 	snap.Traffic = []model.Traffic{}
 	snap.WorkRequests = []model.Series[model.WorkRequestKey, model.Requests]{}
@@ -140,7 +139,8 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string, survey
 	f.spending.fill(snap)
 }
 
-// fillSurveys adds what was surveyed of the files that the series has contexts of. What is counted all the time is not part of it.
+// fillSurveys adds the survey results of the files that the series has contexts of. Calls that are counted all the time are not part of
+// them.
 func (s *series) fillSurveys(
 	snap *model.Snapshot, cgroup model.CgroupID, device string, surveyed func(locate.FileID, time.Time) [groups]bool,
 ) {

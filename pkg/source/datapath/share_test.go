@@ -14,8 +14,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// TestSearchShare: the searches of more processes of one owner than may be searched at once all hang. Those of another owner are
-// made, and of the first one again when some end. Owners are those of the shares of maps: here cgroups 1 to 9 have one.
+// TestSearchShare: the searches of more processes of an owner than may run at once all hang. Searches of another owner run, and of the
+// first owner again when some end. Cgroups 1 to 9 have one owner.
 func TestSearchShare(t *testing.T) {
 	s := newTestSource(Options{Procfs: "/proc", OwnerOf: func(id model.CgroupID) (workload, share model.CgroupID) {
 		if id < 10 {

@@ -203,8 +203,8 @@ func TestSourceLife(t *testing.T) {
 	}
 }
 
-// TestKept: the probes of a file stay attached while the first process of the container exists that used it, and those
-// of the machine for the next process.
+// TestKept: the probes of a file stay attached while the first process of the container that used it exists, and probes of the
+// machine's file for the next process.
 func TestKept(t *testing.T) {
 	path, sites := buildFake(t)
 	s := startSource(t, 0, path, sites)

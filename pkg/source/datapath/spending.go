@@ -11,8 +11,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// spending is the CPU time that probes took of processes and cgroups. A process has a ratio once it is watched for an interval
-// between surveys, which has one survey.
+// spending is the CPU time that probes took of processes and cgroups. A process has a ratio after an interval between surveys, which
+// contains one survey.
 type spending struct {
 	limit     float64
 	window    time.Duration
@@ -40,8 +40,8 @@ func newSpending(limit float64, window time.Duration) spending {
 	return spending{limit: limit, window: window, processes: map[int]*processSpending{}, cgroups: map[model.CgroupID]time.Duration{}}
 }
 
-// update records the CPU time of a process and what probes took of it. Both are cumulative. surveyed: since the last update there was a
-// survey of the process.
+// update records the CPU time of a process and the part that probes took. Both are cumulative. surveyed: there was a survey of the
+// process since the last update.
 func (s *spending) update(at time.Time, pid int, cgroup model.CgroupID, cpu, spent time.Duration, surveyed bool) {
 	p := s.processes[pid]
 	took, outside := spent, time.Duration(0)
@@ -67,7 +67,7 @@ func (s *spending) update(at time.Time, pid int, cgroup model.CgroupID, cpu, spe
 	}
 }
 
-// finish records what probes took of a process that has ended.
+// finish records the last CPU time of probes in an ended process.
 func (s *spending) finish(pid int, cgroup model.CgroupID, spent time.Duration) {
 	if p := s.processes[pid]; p != nil {
 		cgroup, spent = p.cgroup, spent-p.spent
@@ -75,8 +75,8 @@ func (s *spending) finish(pid int, cgroup model.CgroupID, spent time.Duration) {
 	s.cgroups[cgroup] += max(spent, 0)
 }
 
-// ratio returns the share of its CPU time that probes took outside of surveys in the last window, 0 if that is
-// negligible: a process that is idle takes no CPU time.
+// ratio returns the share of its CPU time that probes took outside of surveys in the last window, 0 if negligible: an idle process takes
+// no CPU time.
 func (p *processSpending) ratio(window time.Duration) float64 {
 	first := p.samples[0]
 	if p.latest.at.Sub(first.at) < window || p.latest.cpu <= first.cpu || p.latest.spent-first.spent < negligible {
@@ -85,8 +85,7 @@ func (p *processSpending) ratio(window time.Duration) float64 {
 	return max(p.latest.spent-first.spent, 0).Seconds() / (p.latest.cpu - first.cpu).Seconds()
 }
 
-// fill adds what probes took of each cgroup: the time, and the highest ratio of its
-// processes.
+// fill adds the CPU time of probes by cgroup, and the highest ratio of its processes.
 func (s *spending) fill(snap *model.Snapshot) {
 	highest := map[model.CgroupID]float64{}
 	for _, p := range s.processes {
@@ -100,7 +99,7 @@ func (s *spending) fill(snap *model.Snapshot) {
 	}
 }
 
-// limitRatio returns the share of its CPU time that probes may take of a process.
+// limitRatio returns the share of a process's CPU time that probes may take.
 func (s *spending) limitRatio() float64 {
 	if s.limit == 0 {
 		return math.Inf(1)

@@ -15,19 +15,18 @@ const (
 	DefaultSurveyInterval = 10 * time.Minute
 )
 
-// maxIntervals is the number of intervals after which the result of a survey is no longer used.
+// maxIntervals is the number of intervals for which the result of a survey is used.
 const maxIntervals = 3
 
 // A survey is how the calls of one file are counted.
 //
-// All calls are counted at first. If the probes of a group of calls (posting or polling) take more of a process's CPU
-// time than they may, the group is limited: its calls are counted in surveys only, and its probes are detached between
-// them. The first survey begins at once, with the probes that are attached. The others begin at times that all files
-// have in common, at least an interval after the last one. So probes are attached and detached once per interval at
-// most.
+// All calls are counted at first. If the probes of a group of calls (posting or polling) take more of a process's CPU time than they may,
+// the group is limited: its calls are counted in surveys only, and its probes are detached between surveys. The first survey begins at
+// once, with the attached probes. Later surveys begin at times that all files have in common, at least an interval after the last survey.
+// So probes are attached and detached at most once per interval.
 //
-// At the end of a survey in which every process kept its budget, and when no process uses the file, all its calls are counted again.
-// A survey in which some calls were not counted, as its probes could not be attached, has no result.
+// All calls are counted again after a survey in which every process kept its budget, and when no process uses the file. A survey has no
+// result if probes could not be attached and calls were missed.
 type survey struct {
 	limited      [groups]bool
 	running      bool
@@ -43,8 +42,8 @@ func (v *survey) isLimited() bool { return v.limited != [groups]bool{} }
 // on reports whether the calls of a group are to be probed.
 func (v *survey) on(group int) bool { return !v.limited[group] || v.running }
 
-// place is the file with the functions of a context, and how its calls are counted: in full, or in surveys only those of
-// the groups that are limited, and whether there is a survey now.
+// place is the file with the functions of a context, and how its calls are counted: the limited groups only in surveys, other groups all
+// the time, and whether there is a survey now.
 type place struct {
 	file     locate.FileID
 	limited  [groups]bool
@@ -66,12 +65,12 @@ func (s *schedule) begin(v *survey, now time.Time) {
 		s.first = now
 	}
 	v.running, v.counting, v.begun, v.over, v.broken = true, false, now, false, false
-	// The first common time that is an interval later. A survey that began late must not lose its turn.
+	// The next survey begins at the first common time that is an interval later. A survey that began late must not lose its turn.
 	intervals := (now.Sub(s.first) + s.interval - s.length + s.interval - 1) / s.interval
 	v.next = s.first.Add(intervals * s.interval)
 }
 
-// limitGroup limits a group of a file, of which a process has exceeded its budget.
+// limitGroup limits a group of a file after a process has exceeded its budget.
 func (s *schedule) limitGroup(v *survey, group int, now time.Time) {
 	was := v.isLimited()
 	v.limited[group] = true
@@ -80,7 +79,7 @@ func (s *schedule) limitGroup(v *survey, group int, now time.Time) {
 	}
 }
 
-// advance begins and ends surveys. used: a process uses the file. ended: a survey has ended, the result of which is complete.
+// advance begins and ends surveys. used: a process uses the file. ended: a survey with a complete result has ended.
 func (s *schedule) advance(v *survey, used bool, now time.Time) (ended bool) {
 	switch {
 	case !v.isLimited():
@@ -98,7 +97,7 @@ func (s *schedule) advance(v *survey, used bool, now time.Time) (ended bool) {
 	return ended
 }
 
-// due returns when advance has something to do.
+// due returns the time of the next change by advance.
 func (s *schedule) due(v *survey) time.Time {
 	switch {
 	case !v.isLimited():
@@ -114,7 +113,7 @@ func isOutdated(ended, now time.Time, interval time.Duration) bool {
 	return now.Sub(ended) > maxIntervals*interval
 }
 
-// cost is what probes took of a process in the current period.
+// cost is the CPU time that probes took of a process in the current period.
 type cost struct {
 	since time.Time
 	cpu   time.Duration // of the process at since
@@ -128,11 +127,11 @@ func costSince(now time.Time, cpu time.Duration, spent [groups]time.Duration) co
 	return cost{since: now, cpu: cpu, lastCPU: cpu, lastSpent: spent}
 }
 
-// negligible is the CPU time that probes may take of a process in a period, whatever it uses: about a hundred traps.
+// negligible is the CPU time that probes may take of any process in a period: about a hundred traps.
 const negligible = 200 * time.Microsecond
 
-// exceeded adds what probes have taken of a process up to now, and returns whether this is more than they may take in a
-// period, as long as a survey. cpu and spent are cumulative. Only the groups that count are looked at.
+// exceeded adds the CPU time that probes took since the last look, and reports whether they took more than they may in a period, which is
+// as long as a survey. cpu and spent are cumulative. Only counting groups matter.
 func (s *schedule) exceeded(
 	c *cost, now time.Time, cpu time.Duration, spent [groups]time.Duration, counts [groups]bool,
 ) (group int, yes bool) {

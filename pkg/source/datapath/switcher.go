@@ -11,8 +11,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// switcher decides which calls are counted all the time, in surveys only, or not at all, and has probes attached and detached for that.
-// The loop uses it.
+// switcher decides which calls are counted all the time, in surveys only, or not at all, and changes the probes accordingly. The loop
+// uses it.
 type switcher struct {
 	opts      *Options
 	meter     *meter
@@ -22,7 +22,7 @@ type switcher struct {
 	schedule  schedule
 }
 
-// limit limits the probes of processes that they cost more than they may.
+// limit limits groups whose probes cost a process too much.
 func (s *switcher) limit(now time.Time, loads []processLoad) {
 	if s.schedule.limit == 0 {
 		return
@@ -65,8 +65,8 @@ func (s *switcher) limit(now time.Time, loads []processLoad) {
 	}
 }
 
-// advance begins and ends surveys, has probes attached and detached, and returns when it has something to do. broken: calls were not
-// counted since the last step.
+// advance begins and ends surveys, changes probes, and returns the time of the next change. broken: calls were missed since the last
+// step.
 func (s *switcher) advance(now time.Time, broken bool) (next time.Time) {
 	next = now.Add(removeInterval)
 	for _, f := range s.prober.files {
@@ -86,8 +86,8 @@ func (s *switcher) advance(now time.Time, broken bool) (next time.Time) {
 	return next
 }
 
-// isWanted reports whether a process that maps the file is to be counted, or was, or the file
-// is kept for the next one. Other processes that map it pay for its probes, too.
+// isWanted reports whether a process that maps the file is or was to be counted, or the file is kept for the next such process. Other
+// processes that map the file pay for its probes, too.
 func (s *switcher) isWanted(f *file) bool {
 	if f.Excluded {
 		return false
@@ -107,7 +107,7 @@ func (s *switcher) isWanted(f *file) bool {
 	return f.chosen
 }
 
-// beginCounting begins to count what a survey does as soon as all groups are probed, and notes if that ends before the survey.
+// beginCounting begins to count in a survey as soon as all groups are probed, and notes a survey that ends before.
 func (s *switcher) beginCounting(f *file, now time.Time) {
 	v := &f.survey
 	if !v.running {
@@ -129,7 +129,7 @@ func (s *switcher) beginCounting(f *file, now time.Time) {
 	}
 }
 
-// setPlaces has the meter know which files are gone, and which lack probes that they should have.
+// setPlaces reports removed files, and files that lack probes, to the meter.
 func (s *switcher) setPlaces() {
 	limited, off := false, map[locate.FileID]bool{}
 	for id, f := range s.prober.files {

@@ -16,7 +16,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// tracker follows processes and their contexts: it has them searched, their files probed, and their contexts counted. The loop uses it.
+// tracker follows processes and their contexts: it has processes searched, files probed, and contexts counted. The loop uses it.
 type tracker struct {
 	opts      *Options
 	meter     *meter
@@ -31,7 +31,7 @@ type tracker struct {
 	removedAt   time.Time
 }
 
-// newContext is a context whose functions were found, and where these are probed.
+// newContext is a context with located functions, and where these functions are probed.
 type newContext struct {
 	key   gen.DatapathContextKey
 	sites []locate.Site
@@ -40,7 +40,6 @@ type newContext struct {
 // observe handles a context or a queue pair.
 func (t *tracker) observe(e event) { t.enqueue(attempt{event: e, begun: time.Now()}) }
 
-// enqueue queues a search of the process.
 func (t *tracker) enqueue(a attempt) {
 	pid := int(a.key.Tgid)
 	w := t.processes.byPID[pid]
@@ -148,8 +147,8 @@ func (t *tracker) handleFound(a *searchResult) {
 		zap.Duration("after", time.Since(a.begun)))
 }
 
-// refuse reports whether a process must not be probed at sites: err says so, too many are probed
-// one by one, or its owner has too many files. It removes the probes that the process has.
+// refuse reports whether a process must not be probed at sites: err refuses it, too many processes have probes of their own, or its owner
+// has too many files. It removes the probes of the process.
 func (t *tracker) refuse(pid int, w *watched, sites []locate.Site, err error) bool {
 	if err == nil && t.prober.perProcess {
 		err = uprobe.CheckAlone(t.prober.files, pid)
@@ -165,8 +164,8 @@ func (t *tracker) refuse(pid int, w *watched, sites []locate.Site, err error) bo
 	return true
 }
 
-// markFound marks the contexts that were found, of files that are probed. After a step,
-// which has probes attached, it marks the others, too, unless their files are being probed, or will be.
+// markFound marks new contexts whose files are probed. After a step, which attaches probes, it also marks the others, unless their files
+// will be probed.
 func (t *tracker) markFound(all bool) {
 	left := t.newContexts[:0]
 	for _, c := range t.newContexts {
@@ -199,7 +198,7 @@ func (t *tracker) markFound(all bool) {
 	t.newContexts = left
 }
 
-// count counts what the contexts did since the last step, and returns what the processes and their probes took.
+// count counts the calls since the last step, and returns the cost by process.
 func (t *tracker) count(now time.Time) ([]processLoad, error) {
 	if err := t.meter.read(&t.last, now.Sub(t.removedAt) >= removeInterval); err != nil {
 		t.opts.Logger.Debug("reading the maps of the data path", zap.Error(err))
@@ -210,7 +209,6 @@ func (t *tracker) count(now time.Time) ([]processLoad, error) {
 	return loads, nil
 }
 
-// retryLater schedules another attempt, each time after twice as long.
 func (t *tracker) retryLater(a attempt) {
 	if a.tries == maxTries || t.searches.noRoom(&a) {
 		t.giveUp(&a)

@@ -9,16 +9,16 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 )
 
-// What a trap costs the process that is hit, in ns: at an instruction that the kernel emulates, at an instruction that it single-steps,
-// and at a return, in addition to the trap at the entry. 700 to 900 ns were measured on hardware and 9 µs in a virtual machine
-// (docs/internals/performance.md): a process is rather surveyed too early than too late.
+// Cost of a trap for the process, in ns: at an instruction that the kernel emulates, at an instruction that it single-steps, and at a
+// return, in addition to the trap at the entry. Hardware took 700 to 900 ns and a virtual machine 9 µs (docs/internals/performance.md),
+// so a process is surveyed too early rather than too late.
 const (
 	emulatedTrap = 2000
 	steppedTrap  = 12_000
 	returnTrap   = 2000
 )
 
-// probe returns how to attach the program of a half of a target in a file, for one process, or (pid 0) for all that map the file.
+// probe returns how to attach a program to a half of a target in a file, for one process, or (pid 0) for all processes that map the file.
 func (k *kernel) probe(h half) func(path string) (io.Closer, error) {
 	p := functionPrograms[h.Place.Function]
 	cookie := uint64(p.opcode)<<32 | uint64(h.Place.Skip)<<40 | uint64(h.Place.Function.TableOffset())<<48 // datapath.h

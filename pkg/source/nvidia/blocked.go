@@ -129,7 +129,7 @@ func (h *hangs) block(snap *model.Snapshot) {
 	}
 }
 
-// logged returns the index of the state of the GPU for which the driver has first reported gspTimeouts; -1 without one.
+// logged returns the index of the state of the GPU for which the driver has first reported gspTimeouts, or -1.
 func (h *hangs) logged(snap *model.Snapshot, waiting []int, since time.Time) int {
 	if h.firstFault != nil {
 		if address, ok := h.firstFault(model.DriverNVIDIA, gspTimeouts, since); ok {
@@ -211,7 +211,7 @@ func (h *hangs) unopened(snap *model.Snapshot, why error) {
 	h.block(snap)
 }
 
-// suspected returns the suspect, with an empty key if there is none.
+// suspected returns the suspect, or a suspect with an empty key.
 func (h *hangs) suspected() suspect {
 	h.mu.Lock()
 	defer h.mu.Unlock()

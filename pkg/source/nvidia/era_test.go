@@ -11,8 +11,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// TestXIDAfterReset: a reset ends the problem of a critical XID: one that the counters show, during a release or without one, and one
-// that only an operator knows of. A release without a reset does not, and no other GPU that vanishes meanwhile.
+// TestXIDAfterReset: a reset ends the problem of a critical XID: a reset that the counters show, with or without a release, and a reset
+// that only an operator knows. A release without a reset does not, and no other GPU that vanishes meanwhile.
 func TestXIDAfterReset(t *testing.T) {
 	for name, c := range map[string]struct {
 		reason string

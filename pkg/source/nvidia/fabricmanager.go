@@ -102,7 +102,7 @@ func (m *fabricManager) ofNode() bool {
 	return err == nil && stat.Name == "kthreadd" && procfile.RealUser(filepath.Join(m.procfs, "1")) == "0"
 }
 
-// search looks at all processes. Its error is that of a process that may be the fabric manager, if no other is.
+// search looks at all processes. If no process is the fabric manager, it returns the error of a process that may be.
 func (m *fabricManager) search() (_ managerProcess, unknown error) {
 	f, err := os.Open(m.procfs)
 	if err != nil {

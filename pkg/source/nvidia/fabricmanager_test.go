@@ -114,7 +114,7 @@ func TestFabricManager(t *testing.T) {
 	}
 }
 
-// TestNoFabricManager: nodes that need none, and those of which nothing is known.
+// TestNoFabricManager: nodes that need no manager, and unknown nodes.
 func TestNoFabricManager(t *testing.T) {
 	for name, set := range map[string]func(managerNode){
 		"no NVSwitch":                    func(managerNode) {},
@@ -178,7 +178,7 @@ func TestFabricManagerElsewhere(t *testing.T) {
 	}
 }
 
-// TestForgedFabricManager: a process gives itself the name, or the name to its executable. It hides no manager, and is none.
+// TestForgedFabricManager: a process gives itself the name, or the name to its executable. It neither hides a manager nor counts as a manager.
 func TestForgedFabricManager(t *testing.T) {
 	for name, set := range map[string]func(managerNode, int){
 		"a name only":              func(n managerNode, pid int) { n.runs(pid, "/usr/bin/python3.12") },

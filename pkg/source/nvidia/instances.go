@@ -39,8 +39,8 @@ type instanceReader struct {
 	running sync.WaitGroup
 }
 
-// begin starts a round in the background if none is running, and one is due or the last one lacked a GPU: at the start, and when MIG is
-// enabled, the instances of a GPU become known after those of others.
+// begin starts a round in the background if no round is running, and a round is due or the last round lacked a GPU: at the start, and when
+// MIG is enabled, the instances of some GPUs become known later.
 func (r *instanceReader) begin(st start, open func(context.Context, start) (session, error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,7 +173,7 @@ func (r *instanceReader) add(s *model.Snapshot, xids *wire.XIDs, limit time.Dura
 	}
 }
 
-// shared reports whether several compute instances share the GPU instance of a part: its GPM counters are those of all.
+// shared reports whether several compute instances share the GPU instance of a part: its GPM counters count for all.
 func shared(part model.GPU, parts []model.GPU) bool {
 	return slices.ContainsFunc(parts, func(o model.GPU) bool {
 		return o.Parent == part.Parent && o.Instance == part.Instance && o.ComputeInstance != part.ComputeInstance

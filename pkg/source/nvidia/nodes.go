@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// controlMinor is the minor number of /dev/nvidiactl. The numbers below maxMinor are those of GPUs.
+	// controlMinor is the minor number of /dev/nvidiactl. GPUs have the numbers below maxMinor.
 	controlMinor = 255
 	maxMinor     = 248
 	// maxCapability bounds the minor numbers of /dev/nvidia-caps.
@@ -32,14 +32,14 @@ const (
 // /dev from its start: it lacks the nodes of a driver that was loaded later, and of later MIG instances. Processes of the
 // node get theirs from nvidia-modprobe. An existing node is never changed.
 type missingNodes struct {
-	dev    string // a tmpfs of the container; "" if /dev is that of the node
+	dev    string // a tmpfs of the container; "" if /dev belongs to the node
 	procfs string
 }
 
 // newMissingNodes returns the nodes of a directory, which is /dev.
 func newMissingNodes(dev, procfs string) missingNodes {
 	text, err := boundedfile.ReadFile("/proc/self/mountinfo", nil, listMax)
-	if err != nil || mountType(string(text), dev) != "tmpfs" { // that of the node is a devtmpfs
+	if err != nil || mountType(string(text), dev) != "tmpfs" { // the node has a devtmpfs
 		dev = ""
 	}
 	return missingNodes{dev, procfs}

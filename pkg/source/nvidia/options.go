@@ -30,9 +30,9 @@ type Options struct {
 	wire.Options
 	// CgroupOf returns the cgroup ID of a process; may be nil.
 	CgroupOf func(pid int) (model.CgroupID, error)
-	// FirstFault is that of a model.FaultLog; may be nil.
+	// FirstFault is FirstFault of a model.FaultLog; may be nil.
 	FirstFault func(driver model.FaultDriver, codes []string, since time.Time) (pciAddress string, ok bool)
-	// Nonfatal is that of a model.FaultLog; may be nil.
+	// Nonfatal is Nonfatal of a model.FaultLog; may be nil.
 	Nonfatal func(driver model.FaultDriver, pciAddress, code string, since time.Time) bool
 	Logger   *zap.Logger
 

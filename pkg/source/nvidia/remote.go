@@ -54,7 +54,7 @@ func (e *hungError) Unwrap() error { return errHung }
 
 // session is the time from opening to closing the library. Its set of devices is constant.
 type session interface {
-	// read returns the current values. It returns an error only if there are none.
+	// read returns the current values. It returns an error only without values.
 	read(ctx context.Context) (model.Snapshot, error)
 	// tend does what is due between reads. It does not block.
 	tend()
@@ -89,7 +89,7 @@ type remoteSession struct {
 	mu      sync.Mutex
 	number  uint64        // of the last request
 	asked   time.Time     // when it was sent; zero if it is answered
-	pending chan struct{} // closed when the read in progress is answered; nil if there is none
+	pending chan struct{} // closed when the read in progress is answered; nil without a read
 	last    *wire.Reply   // last answer with a snapshot
 	lastAt  time.Time
 	pinged  time.Time // when the last request without a read was sent

@@ -10,7 +10,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
-// excuse ends the problem of GPUs whose critical XIDs are errors of NVLinks of which the kernel log says that they are not fatal: NVML
+// excuse ends the problem of GPUs whose critical XIDs are errors of NVLinks that are not fatal according to the kernel log: NVML
 // reports no severity. It changes copies: the session may use the reading again.
 func (s *Source) excuse(snap *model.Snapshot) {
 	if s.o.Nonfatal == nil {
