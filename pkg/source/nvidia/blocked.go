@@ -14,24 +14,24 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
-// A call that hangs may hold a lock of the driver for which the calls for all other GPUs wait. These GPUs may be healthy: so
-// only the GPU that hung first is stuck, and the others are blocked.
+// A call that hangs may hold a lock of the driver for which the calls for all other GPUs wait. The other GPUs may be healthy, so they are
+// blocked, and only the GPU that hung first is stuck.
 
-// gspTimeouts are the XIDs with which the driver reports for which GPU it waits: a request to its firmware (GSP) timed out
-// (119), or the firmware failed (120). The driver waits under its locks.
+// gspTimeouts are the XIDs that name the GPU for which the driver waits under its locks: a request to its firmware (GSP) timed out (119),
+// or the firmware failed (120).
 var gspTimeouts = []string{"119", "120"}
 
-// loggedBefore is how long before a call hangs the driver may have reported such an XID: it retries for minutes.
+// loggedBefore is how long before the hang the driver may have reported such an XID: it retries for minutes.
 const loggedBefore = 5 * time.Minute
 
 const (
-	// A GPU with a call that hung until its process was killed is not called for skipAfterHang,
-	// then for twice the previous pause, up to longestSkip.
+	// A GPU whose call hung until the child was killed is skipped for skipAfterHang, then for twice the previous pause, up to
+	// longestSkip.
 	skipAfterHang = time.Minute
 	longestSkip   = time.Hour
 )
 
-// errRemaining is why no other child is started.
+// errRemaining is why no further child is started.
 var errRemaining = errors.New("processes that read NVML were killed and have not ended")
 
 // hangs knows the GPUs with calls that hung until their child was killed.
@@ -58,8 +58,7 @@ type suspect struct {
 	answered  bool // another GPU has answered since: no lock of the driver is held for it
 }
 
-// ended leaves the GPU that hung first alone for a while, after a session of the known devices has ended: another session
-// would hang as well, and end for all GPUs.
+// ended skips the GPU that hung first for a while after a session has ended. Another session would hang as well, and end for all GPUs.
 func (h *hangs) ended(hung *hungError, known map[string]wire.KnownDevice) {
 	now, key := time.Now(), h.first(hung, known)
 	h.mu.Lock()
@@ -73,7 +72,7 @@ func (h *hangs) ended(hung *hungError, known map[string]wire.KnownDevice) {
 	h.devices[key] = hungDevice{max(pause, skipAfterHang), now.Add(max(pause, skipAfterHang))}
 }
 
-// skip returns the devices that are not called, and until when.
+// skip returns the GPUs to skip, and until when.
 func (h *hangs) skip(now time.Time) map[string]time.Time {
 	skip := map[string]time.Time{}
 	for key, d := range h.devices {
@@ -87,8 +86,8 @@ func (h *hangs) skip(now time.Time) map[string]time.Time {
 	return skip
 }
 
-// block finds the GPU for which the others wait, if none answers, and changes the states of the others. It changes copies: the
-// session may use the reading again.
+// block finds the GPU for which the others wait, if no GPU answers, and changes the states of the others. It changes copies: the session
+// may use the reading again.
 func (h *hangs) block(snap *model.Snapshot) {
 	hung := h.suspected()
 	held := hung.key != "" && !hung.answered && len(h.children.remaining()) > 0 // for a GPU that is not called any more
@@ -122,14 +121,14 @@ func (h *hangs) block(snap *model.Snapshot) {
 		first = logged
 	}
 	for _, i := range waiting {
-		// A GPU that is not called any more hung before the others.
+		// A skipped GPU hung before the others.
 		if d := snap.DeviceStates[i]; i != first && (logged >= 0 || !d.Waiting.IsZero()) {
 			setBlocked(snap, i, snap.DeviceStates[first].Device)
 		}
 	}
 }
 
-// logged returns the index of the state of the GPU for which the driver has first reported gspTimeouts, or -1.
+// logged returns the index of the state of the first GPU with gspTimeouts, or -1.
 func (h *hangs) logged(snap *model.Snapshot, waiting []int, since time.Time) int {
 	if h.firstFault != nil {
 		if address, ok := h.firstFault(model.DriverNVIDIA, gspTimeouts, since); ok {
@@ -154,7 +153,7 @@ func (h *hangs) logged(snap *model.Snapshot, waiting []int, since time.Time) int
 	return first
 }
 
-// gpuOf returns the GPU with a name of a device state, nil if it is unknown.
+// gpuOf returns the GPU of a device state, nil if unknown.
 func gpuOf(snap *model.Snapshot, device string) *model.GPU {
 	i := slices.IndexFunc(snap.GPUs, func(g model.GPU) bool {
 		return g.Parent == "" && (g.ID == device || g.PCIAddress == device)
@@ -187,7 +186,7 @@ func setBlocked(snap *model.Snapshot, i int, behind string) {
 	}
 }
 
-// unopened adds the states of the GPUs while the library cannot be opened because of a call that hung before.
+// unopened adds the states of the GPUs while the library cannot be opened because of an earlier call that hung.
 func (h *hangs) unopened(snap *model.Snapshot, why error) {
 	hung := h.suspected()
 	over := hung.answered && len(h.children.remaining()) == 0
@@ -218,7 +217,7 @@ func (h *hangs) suspected() suspect {
 	return h.suspect
 }
 
-// clear records that another GPU than the suspect has answered.
+// clear records that a GPU other than the suspect has answered.
 func (h *hangs) clear(hung suspect) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -227,9 +226,8 @@ func (h *hangs) clear(hung suspect) {
 	}
 }
 
-// first returns the key of the device that is left alone after a session has ended by a call that hung. If no device
-// answered, this is the device for which the driver reported gspTimeouts, or an earlier one with a call in a child that has
-// not ended.
+// first returns the key of the device to skip after a session has ended by a hang. If no device answered, this is the device for which
+// the driver reported gspTimeouts, or the suspect of an earlier child that has not ended.
 func (h *hangs) first(hung *hungError, known map[string]wire.KnownDevice) string {
 	earlier := h.suspected()
 	if !hung.all {

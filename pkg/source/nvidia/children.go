@@ -21,10 +21,10 @@ type children struct {
 	stuck []*child.Process  // killed and not ended
 }
 
-// maxStuck is the number of stuck children from which on no other is started.
+// maxStuck is the number of stuck children at which no further child is started.
 const maxStuck = 4
 
-// abandon leaves a child that was killed and has not ended.
+// abandon leaves a killed child that has not ended.
 func (c *children) abandon(p *child.Process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +73,6 @@ const (
 	endedByHang  = "hang"
 )
 
-// ended counts an unexpected end.
 func (c *children) ended(why error) {
 	reason := ""
 	switch {
@@ -89,15 +88,14 @@ func (c *children) ended(why error) {
 	c.ends[reason]++
 }
 
-// outputLog logs what a child prints: text of the library, and the stacks of a child that
-// crashed.
+// outputLog logs the output of a child: text of the library, and stacks after a crash.
 type outputLog struct {
 	log   *zap.Logger
 	line  []byte
 	lines int
 }
 
-// The limits of the output of one child: bytes of a line, and lines.
+// Limits of the output of a child: bytes of a line, and lines.
 const (
 	maxLine  = 1024
 	maxLines = 20

@@ -12,8 +12,7 @@ import (
 	"strings"
 )
 
-// bound returns the sorted addresses of the PCI functions that are bound to the driver; false
-// if the kernel has no such driver.
+// bound returns the sorted addresses of the PCI functions that are bound to the driver; false if the kernel has no such driver.
 func bound(sysfs string) ([]string, bool) {
 	entries, err := os.ReadDir(filepath.Join(sysfs, "bus/pci/drivers/nvidia"))
 	if err != nil {
@@ -31,9 +30,8 @@ func bound(sysfs string) ([]string, bool) {
 	return addresses, true
 }
 
-// deviceNodes lists the device nodes that a process has open, with the number of open files of
-// each. The process is the sensor or its child, so this needs no permission. Its tasks have the
-// files in common. Of a process that was killed only the tasks in uninterruptible sleep still have them.
+// deviceNodes lists the open device nodes of a process, with the number of open files of each node. The process is the sensor or its
+// child, so this needs no permission. All tasks share the files; after a kill, only tasks in uninterruptible sleep keep them.
 func deviceNodes(pid int) []string {
 	dirs, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task/*/fd"))
 	if err != nil {

@@ -18,24 +18,24 @@ import (
 )
 
 const (
-	// managerInterval is how often a known process is looked at, searchInterval how often all processes are.
+	// managerInterval is the time between looks at a known process, searchInterval between searches of all processes.
 	managerInterval = 5 * time.Second
 	searchInterval  = 30 * time.Second
-	// managerName is what the kernel keeps of the name nv-fabricmanager.
+	// managerName is the name nv-fabricmanager as the kernel cuts it.
 	managerName = "nv-fabricmanage"
 	managerFile = "nv-fabricmanager"
 	// managerSettled is how long a process must run to show that a node without NVSwitches needs it.
 	managerSettled = time.Minute
-	// maxSearched is the number of processes that are looked at.
+	// maxSearched is the maximum number of searched processes.
 	maxSearched = 1 << 16
 )
 
-// fabricManager watches for the process of NVIDIA's fabric manager, on the node or in a container. Any process may give itself a name: it
-// counts only as root of the node, with the executable of that name. Only the keeper calls look.
+// fabricManager watches for the process of NVIDIA's fabric manager, on the node or in a container. Any process may give itself the name,
+// so the process must be root of the node and have the executable of that name. Only the keeper calls look.
 type fabricManager struct {
 	sysfs, procfs string
-	// inFabric is set while a GPU belongs to an NVLink fabric. NVSwitches of a later generation are no PCI functions of the node: there the
-	// process is missed once it was seen.
+	// inFabric is set while a GPU belongs to an NVLink fabric. Later NVSwitches are no PCI functions of the node: there, the process is
+	// missed only after it was seen.
 	inFabric atomic.Bool
 	facts    atomic.Pointer[model.FabricManager]
 
@@ -53,7 +53,7 @@ type managerProcess struct {
 	start time.Duration // since boot
 }
 
-// look looks for the process, if that is due.
+// look looks for the process when due.
 func (m *fabricManager) look(now time.Time) {
 	if now.Before(m.next) {
 		return
@@ -80,7 +80,7 @@ func (m *fabricManager) look(now time.Time) {
 	}
 }
 
-// note notes what was found at a look.
+// note records the result of a look.
 func (m *fabricManager) note(now time.Time, process managerProcess) {
 	changed := process != m.process
 	m.process = process
@@ -96,7 +96,7 @@ func (m *fabricManager) note(now time.Time, process managerProcess) {
 	m.seen = m.seen || m.switches || now.Sub(m.since) >= managerSettled
 }
 
-// ofNode reports whether procfs has the processes of the node, and their users as the node has them.
+// ofNode reports whether procfs shows the processes and users of the node.
 func (m *fabricManager) ofNode() bool {
 	stat, err := procfile.ReadStat(filepath.Join(m.procfs, "2"))
 	return err == nil && stat.Name == "kthreadd" && procfile.RealUser(filepath.Join(m.procfs, "1")) == "0"
@@ -125,7 +125,7 @@ func (m *fabricManager) search() (_ managerProcess, unknown error) {
 	return managerProcess{}, unknown
 }
 
-// read returns the process with a PID, zero if it is not the fabric manager, or has ended.
+// read returns the process with a PID, or zero if the process is not the fabric manager or has ended.
 func (m *fabricManager) read(pid string) (managerProcess, error) {
 	if pid == "" {
 		return managerProcess{}, nil
@@ -148,8 +148,8 @@ func (m *fabricManager) read(pid string) (managerProcess, error) {
 	return managerProcess{pid, stat.Start}, nil
 }
 
-// hasSwitches reports whether the node has NVSwitches: PCI functions of NVIDIA of the class "other bridge", but for network controllers of
-// old chipsets, which have another driver, and those that are given to a virtual machine.
+// hasSwitches reports whether the node has NVSwitches: PCI functions of NVIDIA of the class "other bridge", without network controllers
+// of old chipsets, which have another driver, and functions of virtual machines.
 func hasSwitches(sysfs string) bool {
 	devices := filepath.Join(sysfs, "bus/pci/devices")
 	entries, _ := os.ReadDir(devices)

@@ -15,16 +15,15 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
-// A MIG instance with an open handle cannot be destroyed, and NVML keeps handles until its process
-// ends. So a second child, which runs one round and ends, reads the instances: their list, memory,
-// errors and processes. The first child uses handles of whole GPUs only. Counters of GPM compare
-// two samples, so the first child takes them, through the GPU and with the number of the instance.
+// A MIG instance with an open handle cannot be destroyed, and NVML keeps handles until its process ends. So a second child, which runs
+// one round and ends, reads the list, memory, errors and processes of the instances. The first child uses handles of whole GPUs only. It
+// takes the samples of GPM counters, which compare two points in time, through the GPU and with the number of the instance.
 
-// instancesRetry is the pause after a round of instances that failed.
+// instancesRetry is the pause after a failed round of instances.
 const instancesRetry = time.Minute
 
-// instancesPause is the pause after a round of instances, in times of its duration: a child that starts and opens the library
-// costs more than the round.
+// instancesPause is the pause after a round of instances, as a multiple of its duration: starting a child and opening the library cost
+// more than the round.
 const instancesPause = 4
 
 // instanceReader reads the MIG instances of GPUs in children of their own.

@@ -28,9 +28,9 @@ const (
 	listMax = 1 << 20
 )
 
-// missingNodes creates the device nodes of the driver that are missing in the container of the sensor. A container has a copy of
-// /dev from its start: it lacks the nodes of a driver that was loaded later, and of later MIG instances. Processes of the
-// node get theirs from nvidia-modprobe. An existing node is never changed.
+// missingNodes creates device nodes of the driver that the sensor's container lacks. A container has a copy of /dev from its start,
+// without the nodes of a driver or a MIG instance that came later. For processes of the node, nvidia-modprobe creates nodes. An existing
+// node is never changed.
 type missingNodes struct {
 	dev    string // a tmpfs of the container; "" if /dev belongs to the node
 	procfs string
@@ -109,7 +109,7 @@ func (n missingNodes) node(name string, mode uint32, uid, gid int, device uint64
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as the driver makes it
 		return err
 	}
-	// A name of its own until the node is complete: a process must not open one with the wrong owner.
+	// The node has a temporary name until it is complete: no process must open a node with the wrong owner.
 	temporary := path + ".accelscope"
 	if err := unix.Mknod(temporary, unix.S_IFCHR|0o600, int(device)); err != nil {
 		return fmt.Errorf("creating %s: %w", path, err)
@@ -144,8 +144,7 @@ func (n missingNodes) majors() map[string]uint32 {
 	return majors
 }
 
-// mountType returns the type of the file system that is mounted at a directory, from mountinfo. Of several mounts the last one is
-// visible.
+// mountType returns the type of the file system that mountinfo lists for a directory. Of several mounts the last is visible.
 func mountType(mounts, dir string) string {
 	found := ""
 	for line := range strings.Lines(mounts) {

@@ -2,18 +2,16 @@
 
 // Package nvidia reads NVIDIA GPUs through NVML, the library of the driver.
 //
-// Only a child process opens the library: the sensor's own program, started again. NVML cannot
-// give back a single handle, and while it has one open the driver cannot be unloaded, a GPU
-// cannot be reset and a MIG instance cannot be destroyed. The end of a process closes all of
-// them, also if a call hangs, and a library that crashes takes only the child with it. So the
-// child ends when Release is called, when no GPU is bound to the driver, when a call has hung for
-// long, and with the sensor. It sends readings as a whole; package wire has the messages.
+// Only a child process opens the library: the sensor's own program, started again. NVML cannot give back a single handle. While it has a
+// handle, the driver cannot be unloaded, a GPU cannot be reset and a MIG instance cannot be destroyed. The end of a process closes all
+// handles, also if a call hangs, and a library that crashes takes only the child with it. So the child ends when Release is called, when
+// no GPU is bound to the driver, when a call has hung for long, and with the sensor. It sends readings as a whole; package wire has the
+// messages.
 //
 // MIG instances are read by another child, which runs one round and ends: see instances.go.
 //
-// A keeper in the sensor starts the child, and starts another one when the driver was reloaded,
-// when a GPU was added or removed, when the library does not match the driver anymore, or when
-// the child ended. Package nvml is the child.
+// A keeper in the sensor starts the child. It starts another child when the driver was reloaded, when a GPU was added or removed, when
+// the library no longer matches the driver, or when the child ended. Package nvml is the child.
 package nvidia
 
 import (
@@ -39,6 +37,5 @@ type Options struct {
 	hangLimit time.Duration // for tests; 0: hangLimit
 }
 
-// hangLimit is how long a call may hang before the child is killed, and how long the child has
-// for opening the library and for an answer.
+// hangLimit is how long a call may hang before the child is killed. It also limits opening the library and answering.
 const hangLimit = 30 * time.Second

@@ -43,9 +43,8 @@ func (r *release) err() error {
 	return fmt.Errorf("%s, until %s: %w", r.reason, r.until.Format(time.DateTime), model.ErrReleased)
 }
 
-// Release closes the library, and keeps it closed until the driver has been unloaded and loaded
-// again, until Resume, or for d. It returns when the library is closed, or after
-// releaseTimeout. A Release during another one replaces its reason, and never shortens it.
+// Release closes the library, and keeps it closed until the driver has been reloaded, until Resume, or for d. It returns when the library
+// is closed, or after releaseTimeout. A Release during another Release replaces its reason, and never shortens it.
 func (s *Source) Release(reason string, d time.Duration) model.LibraryStatus {
 	until := time.Now().Add(d)
 	return s.release(until, func(r *release) {
@@ -56,8 +55,8 @@ func (s *Source) Release(reason string, d time.Duration) model.LibraryStatus {
 	})
 }
 
-// Hold is Release for a signal that the driver is about to be unloaded. It also ends with EndHold.
-// During a Release it lasts until both have ended.
+// Hold is Release for a signal that the driver is about to be unloaded. It also ends with EndHold. During a Release, the library stays
+// closed until both have ended.
 func (s *Source) Hold(reason string, d time.Duration) model.LibraryStatus {
 	return s.release(time.Now().Add(d), func(r *release) {
 		r.held = reason
@@ -146,8 +145,7 @@ func (s *Source) Status() model.LibraryStatus {
 	return status
 }
 
-// stayReleased closes the library if it is to be released, and reports whether the release
-// lasts.
+// stayReleased closes the library during a release, and reports whether the release lasts.
 func (s *Source) stayReleased() bool {
 	s.mu.Lock()
 	r, current := s.released, s.session
@@ -190,13 +188,12 @@ func (s *Source) stayReleased() bool {
 	return false
 }
 
-// forReset reports whether the reason of a release that an operator has ended was a reset.
+// forReset reports whether an operator ended a release whose reason was a reset.
 func (r *release) forReset() bool {
 	return r.resumed && strings.Contains(strings.ToLower(r.reason), "reset")
 }
 
-// moduleInode returns the inode of /sys/module/nvidia: a driver that is loaded again has another
-// one. It returns 0 if the driver is not loaded.
+// moduleInode returns the inode of /sys/module/nvidia, which changes with each load of the driver, or 0 without a driver.
 func moduleInode(sysfs string) uint64 {
 	info, err := os.Stat(filepath.Join(sysfs, "module/nvidia"))
 	if err != nil {

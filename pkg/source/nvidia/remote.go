@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// answerTimeout is how long Read waits for the child, which itself takes wire.ReadTimeout at most.
-	// lastAnswer is how long the last answer is used instead, on a busy machine.
+	// answerTimeout is how long Read waits for the child, which itself takes at most wire.ReadTimeout. lastAnswer is how long the last
+	// answer replaces a late answer, on a busy machine.
 	answerTimeout = 3 * wire.ReadTimeout
 	lastAnswer    = 10 * time.Second
 	// endTimeout is how long the child has to close the library.
@@ -36,8 +36,8 @@ var (
 	errHung  = errors.New("calls into NVML have not returned")
 )
 
-// hungError is an errHung with the keys of the devices, the one that hung first is the first. No
-// device is known if the child itself does not answer.
+// hungError is an errHung with the keys of the devices, the device that hung first first. It has no keys if the child itself does not
+// answer.
 type hungError struct {
 	keys []string
 	all  bool // no device answers
@@ -52,7 +52,7 @@ func (e *hungError) Error() string {
 
 func (e *hungError) Unwrap() error { return errHung }
 
-// session is the time from opening to closing the library. Its set of devices is constant.
+// session is the time from opening to closing the library. Its devices do not change.
 type session interface {
 	// read returns the current values. It returns an error only without values.
 	read(ctx context.Context) (model.Snapshot, error)
@@ -68,7 +68,7 @@ type session interface {
 	split() []string
 }
 
-// start is what a session starts with, and how it reports.
+// start has the parameters of a session, and where it reports.
 type start struct {
 	wire.Start
 	logger *zap.Logger
@@ -99,7 +99,7 @@ type remoteSession struct {
 	ending  bool // the socket is closed on purpose
 }
 
-// cgroupOfProcess is the cgroup of a process at the time at which it was listed.
+// cgroupOfProcess is the cgroup of a process when it was listed.
 type cgroupOfProcess struct {
 	id     model.CgroupID
 	listed time.Time
@@ -165,7 +165,7 @@ func (s *remoteSession) receiveAll() {
 	s.report(why)
 }
 
-// report calls notify, unless the session is to end anyway.
+// report calls notify, unless the session is ending.
 func (s *remoteSession) report(why error) {
 	s.mu.Lock()
 	ending := s.ending
@@ -217,7 +217,7 @@ func (s *remoteSession) handle(m wire.Message) {
 	}
 }
 
-// answered records the answer to the last request, nil if there will be none.
+// answered records the answer to the last request, or nil if there is no answer.
 func (s *remoteSession) answered(a *wire.Reply) {
 	if a != nil {
 		s.devices, s.splits = a.Known, a.Split
@@ -238,9 +238,8 @@ func (s *remoteSession) answered(a *wire.Reply) {
 	}
 }
 
-// resolve finds the cgroups of processes that were just listed: some of them end before the next
-// read. One that has ended keeps the cgroup that it had in an earlier list. It drops the processes
-// that are no longer listed.
+// resolve finds the cgroups of listed processes at once, because some end before the next read. An ended process keeps the cgroup of an
+// earlier list. Processes that are no longer listed are dropped.
 func (s *remoteSession) resolve(pids []int) {
 	now := time.Now()
 	found := make(map[int]model.CgroupID, len(pids))
@@ -265,7 +264,7 @@ func (s *remoteSession) resolve(pids []int) {
 	})
 }
 
-// ask sends a request. Before the answer it sends no other.
+// ask sends a request, unless an answer is outstanding.
 func (s *remoteSession) ask(read bool) {
 	s.number++
 	if s.asked.IsZero() {
@@ -316,9 +315,8 @@ func (s *remoteSession) tend() {
 	}
 }
 
-// end lets the child close the library and exit. A child that does not is killed. The
-// descriptors of a child that does not end either, in uninterruptible sleep, stay open, and
-// nothing else can be done.
+// end lets the child close the library and exit, and kills a child that does not. The descriptors of a child in uninterruptible sleep
+// stay open; nothing can close them.
 func (s *remoteSession) end() {
 	s.mu.Lock()
 	s.ending = true

@@ -37,8 +37,8 @@ func (s *Source) excuse(snap *model.Snapshot) {
 	}
 }
 
-// harmless reports whether a GPU has a problem only because of XIDs that are not fatal. What the driver itself asks for counts. A reset
-// has ended the XIDs before it, fatal or not.
+// harmless reports whether a GPU has a problem only because of nonfatal XIDs. An action that the driver asks for is a problem. XIDs
+// before a reset do not count.
 func (s *Source) harmless(g *model.GPU) bool {
 	if g.Parent != "" || g.RecoveryAction != "" || !slices.Contains(g.Problems, model.GPUCondition{Name: model.ProblemXID, Active: true}) {
 		return false

@@ -26,12 +26,11 @@ const (
 	firstTimeout = time.Second
 	// closeTimeout is the maximum duration of Close.
 	closeTimeout = 1500 * time.Millisecond
-	// longestPoll is the maximum time between two looks at the GPUs in sysfs while the library is open.
+	// longestPoll is the maximum time between looks at the GPUs in sysfs while the library is open.
 	longestPoll = time.Second
 	// defaultInterval is used if Options has no Interval.
 	defaultInterval = 5 * time.Second
-	// Opening the library is retried after one second, then after twice the previous pause, up
-	// to a minute.
+	// Opening the library is retried after a second, then after twice the previous pause, up to a minute.
 	shortestPause = time.Second
 	longestPause  = time.Minute
 )
@@ -58,8 +57,8 @@ type Source struct {
 	done     chan struct{}
 	once     sync.Once
 
-	// Used by the keeper: the earliest time to open the library, the pause after that, the
-	// devices since the driver was loaded, and the addresses of the session.
+	// Used by the keeper: the earliest time to open the library, the pause after that, the devices since the driver was loaded, and the
+	// addresses of the session.
 	earliest  time.Time
 	pause     time.Duration
 	shortest  time.Duration
@@ -113,7 +112,6 @@ func newSource(o Options, open func(context.Context, start) (session, error), sh
 	return s
 }
 
-// Name returns "nvidia".
 func (s *Source) Name() string { return "nvidia" }
 
 // keep opens the library, and reopens it when necessary, until Close.
@@ -134,8 +132,7 @@ func (s *Source) keep() {
 	}
 }
 
-// maintain opens the library if there is a GPU and reopens it when necessary. It returns the
-// time until the next call.
+// maintain opens the library if there is a GPU, reopens it when necessary, and returns the time until the next call.
 func (s *Source) maintain() time.Duration {
 	// A GPU is unbound from the driver only after the library is closed. The kernel removes it
 	// from sysfs first.
@@ -197,7 +194,7 @@ func (s *Source) maintain() time.Duration {
 	}
 }
 
-// start returns what a session of these devices starts with.
+// start returns the parameters of a session of these devices.
 func (s *Source) start(addresses []string, i wire.Instances) start {
 	return start{
 		Start: wire.Start{
@@ -237,15 +234,14 @@ func (s *Source) openSession(addresses []string) error {
 	return nil
 }
 
-// unloaded ends what is known of the devices: the driver was unloaded, or will be loaded again.
+// unloaded forgets the devices: the driver was unloaded, or will be loaded again.
 func (s *Source) unloaded() {
 	if s.before != nil {
 		s.before, s.loaded = nil, time.Now()
 	}
 }
 
-// backOff sets the earliest time of the next attempt. The pause grows if attempts follow each
-// other quickly.
+// backOff sets the earliest time of the next attempt. The pause grows if attempts follow each other quickly.
 func (s *Source) backOff(now time.Time) {
 	if now.Sub(s.earliest) > longestPause {
 		s.pause = 0
@@ -278,8 +274,7 @@ func identities(known map[string]wire.KnownDevice) []model.GPU {
 	return gpus
 }
 
-// wake is called by a device that has answered for the first time, or with a reason to reopen
-// the library.
+// wake is called by a device that answered for the first time, or with a reason to reopen the library.
 func (s *Source) wake(why error) {
 	if why != nil {
 		s.mu.Lock()
@@ -292,7 +287,6 @@ func (s *Source) wake(why error) {
 	}
 }
 
-// tearDown ends the session.
 func (s *Source) tearDown() {
 	s.mu.Lock()
 	current := s.session
@@ -325,9 +319,8 @@ func (s *Source) failed(why error) {
 }
 
 // Read returns GPUs, GPUDrivers, GPUProcesses, DeviceStates, FabricManager on a node with NVSwitches and, once there was a driver,
-// Children. The error wraps
-// model.ErrAbsent if there is no GPU, and model.ErrReleased after Release. With an error, GPUs
-// have only their identity and their XIDs.
+// Children. The error wraps model.ErrAbsent without a GPU, and model.ErrReleased after Release. With an error, GPUs have only their
+// identity and their XIDs.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	first := time.NewTimer(time.Until(s.created.Add(firstTimeout)))
 	defer first.Stop()
@@ -365,7 +358,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	return snapshot, err
 }
 
-// Close closes NVML, unless a call into it hangs: then that call is abandoned.
+// Close closes NVML. It abandons a call that hangs.
 func (s *Source) Close() error {
 	close(s.stop)
 	s.mu.Lock()
