@@ -26,7 +26,7 @@ COPY pkg pkg
 COPY deploy/docker/sbom deploy/docker/sbom
 ARG VERSION=unknown
 ARG BASE
-# The same sources, Go, and gcc give the same binary, wherever they are. BPF objects are those of gen/.
+# The same sources, Go, and gcc give the same binary, wherever they are. BPF objects come from gen/.
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
     CGO_ENABLED=1 GOOS=linux GOARCH="$TARGETARCH" CC="$(cat /out/cc)" CGO_CFLAGS='-O2 -g -Wno-deprecated-declarations' \
         go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /out/sensor/usr/bin/ ./cmd/... && \

@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/overview"
 )
 
-// TestGapTexts: each reason for missing bytes has a text, and that of surveys names the option that ends them.
+// TestGapTexts: each reason for missing bytes has a text, and the text of surveys names the option that ends surveys.
 func TestGapTexts(t *testing.T) {
 	for _, g := range model.Gaps {
 		if gapTexts[g][0] == "" {

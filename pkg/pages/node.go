@@ -82,7 +82,7 @@ func (p *nodePage) make(k *api.Known) error {
 	return nil
 }
 
-// ratesOf says of which interval rates are.
+// ratesOf returns the text about the interval of rates.
 func ratesOf(t *overview.Table) string {
 	if t.RatesSeconds == nil {
 		return "rates need a second refresh"

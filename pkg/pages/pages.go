@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pages shows a node in a browser: what is wrong, who uses what, where the devices are, the last 15 minutes, and why figures
-// are absent. What the pages have in common with those of all nodes is in package web.
+// are absent. Package web has what this page shares with the page of all nodes.
 //
 // Every page is complete HTML that the server renders, so it works without JavaScript: search, sort order and filters are in the
 // query. The script only requests the same page again every few seconds, or while one types, and replaces the parts that changed.

@@ -313,7 +313,7 @@ func TestManyOfAWorkload(t *testing.T) {
 	}
 }
 
-// TestEvents: the views of a workload and of a device have its own events, and say why there are none.
+// TestEvents: the views of a workload and of a device have its own events, or the reason for no events.
 func TestEvents(t *testing.T) {
 	const started, lost = "container ml/llama-70b-workers-0/trainer started", "lost its carrier once"
 	h := site(t, fakenode.New(fakenode.Workloads()), "")

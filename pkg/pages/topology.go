@@ -69,7 +69,7 @@ type user struct {
 	X1, Y1, Tip int
 }
 
-// topologyOf draws the placement. What it does not have, the figures of devices and workloads, is that of the other views.
+// topologyOf draws the placement. Figures of devices and workloads come from the other views.
 func topologyOf(k *api.Known, devices []overview.Device, rows []overview.Row) topology {
 	p := k.Placement.Placement()
 	users := usersOf(k, p, devices, rows)

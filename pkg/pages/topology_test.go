@@ -85,7 +85,7 @@ func TestPicture(t *testing.T) {
 		}
 	}
 	if bad != 1 {
-		t.Errorf("%d lines are degraded links, want that of mlx5_3", bad)
+		t.Errorf("%d lines are degraded links, want the link of mlx5_3", bad)
 	}
 	// Without a link or a place nothing is invented.
 	for i := range k.Facts.PCI {

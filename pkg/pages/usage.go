@@ -358,7 +358,7 @@ func ofDevices(devices []overview.Device) (rates map[string]float64, models map[
 // modelOf returns the model of a GPU or the type of an HCA.
 func modelOf(d *overview.Device) string { return format.Escape(strings.TrimPrefix(d.Name, "NVIDIA ")) }
 
-// rowOf formats a row. portRate is that of the ports of its HCA, gpuModel the model of its GPU.
+// rowOf formats a row. portRate is the rate of its HCA's ports, gpuModel the model of its GPU.
 func rowOf(r *overview.Row, portRate float64, gpuModel string) row {
 	out := row{
 		Name: format.Owner(r.Workload), Link: web.WorkloadLink(r.Workload, r.ContainerID), About: format.Escape(jobName(r)),

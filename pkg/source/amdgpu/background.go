@@ -31,8 +31,7 @@ func measure(g *model.GPU, l *listing) {
 	}
 }
 
-// discover updates the list of cards: it starts a goroutine for a new card and stops that of a
-// removed one.
+// discover updates the list of cards: it starts a goroutine for each new card and stops the goroutines of removed cards.
 func (s *Source) discover(all []drm.Card) []found {
 	s.mu.Lock()
 	defer s.mu.Unlock()

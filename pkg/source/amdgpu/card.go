@@ -26,7 +26,7 @@ type card struct {
 
 	mu      sync.Mutex
 	waiting [2][]chan struct{} // closed after a quick read, and after a full read
-	since   time.Time          // start of the unanswered call; zero if there is none
+	since   time.Time          // start of the unanswered call; zero without a call
 	late    bool               // a caller gave up waiting for the call in progress
 	latest  state              // result of the last read
 

@@ -261,7 +261,7 @@ func TestSilent(t *testing.T) {
 	})
 }
 
-// TestSlot checks that the link of a Radeon to its slot is that of the switch on the board.
+// TestSlot checks that the link of a Radeon to its slot is the link of the switch on the board.
 func TestSlot(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "radeon")

@@ -14,7 +14,7 @@ import (
 // place is a card with its partitions. It is found without calling the driver.
 type place struct {
 	drm.Card
-	partitions [][]string // nodes of each partition after the first, which has those of the card
+	partitions [][]string // nodes of each partition after the first, which has the card's nodes
 }
 
 // maxCards is the maximum number of cards that are read.

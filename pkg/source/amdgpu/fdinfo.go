@@ -26,8 +26,8 @@ type client struct {
 	engines map[string]drm.Engine // gfx, compute, dma, dec, enc, jpeg, vpe
 }
 
-// parseFdinfo parses a file of fdinfo in either format. It returns false if the file is not that of a client of amdgpu,
-// or if the client cannot be identified.
+// parseFdinfo parses a file of fdinfo in either format. It returns false if the file has no client of amdgpu, or if the
+// client cannot be identified.
 func parseFdinfo(text []byte) (client, bool) {
 	if c, ok := drm.ParseFdinfo(text); ok {
 		return client{address: c.PCIAddress, id: c.ID, memory: c.Memory["vram"], gtt: c.Memory["gtt"], counts: true, engines: c.Engines},

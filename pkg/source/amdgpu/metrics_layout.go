@@ -172,7 +172,7 @@ var layouts = map[[2]uint8][]layout{
 	{2, 3}: {{size: 152, members: slices.Concat(v22, []member{skip(2, 12)})}},
 	{2, 4}: {{size: 168, members: slices.Concat(v22, []member{skip(2, 18)})}},
 	// Its clocks are averages; the unit of its residencies is undocumented. Its activities are
-	// hundredths of a percent with some firmware, and those of video with all: the kernel
+	// hundredths of a percent with some firmware, and of video with all: the kernel
 	// divides them in gpu_busy_percent, not here.
 	{3, 0}: {{size: 264, members: []member{
 		skip(2, 49), skip(8, 1), skip(4, 1), skip(2, 1), skip(4, 4),

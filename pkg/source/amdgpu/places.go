@@ -41,7 +41,7 @@ func locate(cards []model.GPU) places {
 	return at
 }
 
-// hasNode reports whether a minor number is that of a node of one of the GPUs.
+// hasNode reports whether a node of a GPU has a minor number.
 func (at places) hasNode(minor uint32) bool { return at.minors[int(minor)] != "" }
 
 func (at places) gpu(minor int, address string) (string, bool) {

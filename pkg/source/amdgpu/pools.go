@@ -15,8 +15,8 @@ type pools struct {
 	gtt  map[string]bool    // KFD's memory is in GTT
 }
 
-// findPools compares the banks of KFD with the VRAM of the GPUs, of partitions with that of the whole GPU. What was observed before of
-// a GPU without a bank stays.
+// findPools compares the banks of KFD with the VRAM of the GPUs, of partitions with the VRAM of the whole GPU. A GPU without a bank keeps
+// its earlier result.
 func findPools(cards []model.GPU, nodes []kfdNode, at places, before pools) pools {
 	p := pools{size: map[string]float64{}, gtt: map[string]bool{}}
 	for _, n := range nodes {

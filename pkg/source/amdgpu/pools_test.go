@@ -88,7 +88,7 @@ func TestPools(t *testing.T) {
 	}
 }
 
-// TestMemoryOfPartitions: partitions have the size of their banks as total; those of an accelerator with the CPU use GTT.
+// TestMemoryOfPartitions: partitions have the size of their banks as total; partitions of an accelerator with the CPU use GTT.
 func TestMemoryOfPartitions(t *testing.T) {
 	for _, vram := range []float64{192 * gibibyte, 0} {
 		n := newFakeProcs(t)

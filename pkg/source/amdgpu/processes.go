@@ -22,9 +22,9 @@ import (
 // because it is mapped in the address space of the render node, which every compute process
 // opens. Neither is complete: fdinfo lacks memory shared with the CPU (SVM) and requires Linux
 // 5.14; KFD lacks graphics. And fdinfo counts for this GPU the memory of others that is mapped
-// in the address space: in an XGMI hive, with peer access, that of all GPUs, and memory
+// in the address space: in an XGMI hive, with peer access, the memory of all GPUs, and memory
 // exported by other processes. So the memory of a process with KFD memory is KFD's value, and
-// that of others is fdinfo's value; graphics memory of the former is unattributed. KFD's value
+// the memory of others fdinfo's value; graphics memory of the former is unattributed. KFD's value
 // may be of memory in GTT: see pools.
 //
 // Engines have fdinfo's names, with decoder and encoder for dec and enc; sdma is the busy
@@ -140,7 +140,7 @@ func (l *lister) measure(pid int, compute []computeUse) ([]computeUse, error) {
 	})
 }
 
-// candidates returns the processes to read, those of KFD first, then by PID.
+// candidates returns the processes to read, KFD's processes first, then by PID.
 func (l *lister) candidates(computing []int) ([]int, error) {
 	slices.Sort(computing)
 	others, err := drm.Processes(l.o.Procfs, l.o.Holders)

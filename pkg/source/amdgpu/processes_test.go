@@ -237,7 +237,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestHolders checks that only the given processes and those of KFD are read.
+// TestHolders checks that only the given processes and KFD's processes are read.
 func TestHolders(t *testing.T) {
 	n := newFakeProcs(t)
 	n.gpu(1, 51001, 0xc100, 128)

@@ -144,7 +144,7 @@ func TestOldListing(t *testing.T) {
 	old := &listing{At: time.Now().Add(-time.Minute), GPUs: measured{gpus: map[string]model.GPU{g.UUID: {Memory: model.VideoMemory{Used: model.Some(1)}}}}}
 	snap := s.snapshot(c, make([]bool, len(c)), old)
 	if snap.GPUs[0].Memory.Used == model.Some(1) {
-		t.Error("it is that of a minute ago")
+		t.Error("the value is a minute old")
 	}
 }
 

@@ -168,7 +168,7 @@ func (r *reader) state() state {
 	}
 	g.PCIe.ReplayRollovers, g.PCIe.Recoveries = q.PCIe.ReplayRollovers, q.PCIe.Recoveries
 	g.PCIe.NAKsSent, g.PCIe.NAKsReceived = q.PCIe.NAKsSent, q.PCIe.NAKsReceived
-	// The errors of links are those of the RAS block xgmi_wafl: reading xgmi_error would clear it.
+	// The RAS block xgmi_wafl has the errors of links: reading xgmi_error would clear it.
 	g.Links = slices.Clone(q.Links)
 	g.Bound()
 	r.problems(&g)

@@ -24,8 +24,8 @@ import (
 )
 
 // fakeSMI is a FAKE amd-smi: a shell script. The output of the good one has the form of
-// amd-smi static and metric --json of ROCm 6.3, with the numbers of an MI300X; that of ROCm 7
-// is below gpu_data.
+// amd-smi static and metric --json of ROCm 6.3, with the numbers of an MI300X; ROCm 7 has
+// the output below gpu_data.
 func fakeSMI(t *testing.T, body string) *smi {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "amd-smi")

@@ -88,7 +88,7 @@ func TestFormerCalls(t *testing.T) {
 	lossless(t, s)
 }
 
-// TestWorkloads: failures in the cgroups below a marked one are those of the workload, or each its own in one share. Another
+// TestWorkloads: failures in the cgroups below a marked cgroup belong to the workload, or each to its own cgroup in one share. Another
 // cgroup has room.
 func TestWorkloads(t *testing.T) {
 	needed(t)
@@ -146,7 +146,7 @@ func TestWorkloads(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n := len(snap.FailedAllocations); n != 2 {
-				t.Errorf("%d entries, want those of the other cgroup and of the workload or its first cgroup", n)
+				t.Errorf("%d entries, want the entries of the other cgroup and of the workload or its first cgroup", n)
 			}
 			if !slices.Contains(snap.Losses, model.Loss{Reason: "allocation_failures_share", Count: lost}) ||
 				!slices.Contains(snap.Losses, model.Loss{Reason: "allocation_failures_full"}) {

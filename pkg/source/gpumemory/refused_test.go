@@ -13,8 +13,8 @@ import (
 	"github.com/accelscope/accelscope/tests/fakes/bpf"
 )
 
-// TestRefusedParts refuses each program, map and helper in turn. All functions have the same programs: without one of them, the source is
-// unsupported.
+// TestRefusedParts refuses each program, map and helper in turn. All functions have the same programs: if a program is missing, the
+// source is unsupported.
 func TestRefusedParts(t *testing.T) {
 	bpf.Root(t)
 	spec, err := gen.LoadGPUMemory()

@@ -15,7 +15,7 @@ type gt struct {
 	*drm.Directory
 	clock           string // exported name
 	actual, highest string // files with frequencies in MHz
-	throttled       string // file that is 1 while any reason is active; empty if there is none
+	throttled       string // file that is 1 while any reason is active, or ""
 	reasons         []reasonFile
 }
 

@@ -47,7 +47,7 @@ func (h *hwmon) find(d *drm.Directory, driver string) {
 	if h.dir == "" {
 		return
 	}
-	var caps []string // limits of power for short times, of GPUs without one of sustained power: Arc Pro B60
+	var caps []string // limits of power for short times, of GPUs without a limit of sustained power: Arc Pro B60
 	for _, file := range d.Names(h.dir) {
 		channel, kind, _ := strings.Cut(file, "_")
 		switch {

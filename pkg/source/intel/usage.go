@@ -24,7 +24,7 @@ type scan struct {
 	usages   map[drm.Use]*usage
 }
 
-// engineNames are the exported names of engines, which are i915's: xe has those of the hardware.
+// engineNames are the exported names of engines, which are i915's: xe uses the names of the hardware.
 var engineNames = map[string]string{"rcs": "render", "bcs": "copy", "vcs": "video", "vecs": "video-enhance", "ccs": "compute"}
 
 // client adds a client to the usage of a process, unless it was added for another process, or was never used.
@@ -74,7 +74,7 @@ func (s *scan) rate(k drm.Key, e drm.Engine) (float64, bool) {
 }
 
 // localMemory returns the memory of the GPU's own that a client has resident; false for a GPU without its own memory,
-// which uses that of the host. The regions are local0 (i915), vram0 (xe), and the part of them that firmware reserved.
+// which uses the host's memory. The regions are local0 (i915), vram0 (xe), and the part of them that firmware reserved.
 func localMemory(regions map[string]uint64) (total uint64, local bool) {
 	for name, size := range regions {
 		if name = strings.TrimPrefix(name, "stolen-"); strings.HasPrefix(name, "local") || strings.HasPrefix(name, "vram") {

@@ -19,7 +19,7 @@ var ErrAgain = errors.New("the search may succeed at another attempt")
 // errNoFile means that a function is in no file: its address is not one, or the mappings changed meanwhile.
 var errNoFile = errors.New("is in no file")
 
-// classify adds ErrAgain to the reason why the functions of a QP were not found, nil if they are those of another context.
+// classify adds ErrAgain to the reason why the functions of a QP were not found, nil if the functions belong to another context.
 func (p *Process) classify(err error, qp, context uint64) error {
 	switch {
 	case errors.Is(err, model.ErrAbsent), errors.Is(err, fs.ErrPermission):

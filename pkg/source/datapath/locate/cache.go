@@ -90,7 +90,7 @@ func pathOf(procfs string, f *os.File) string {
 	return procfs + "/self/fd/" + strconv.Itoa(int(f.Fd()))
 }
 
-// cached returns the cache entry of a file. If there is none, it reads the file.
+// cached returns the cache entry of a file, which it reads if necessary.
 func (l *Locator) cached(f *os.File, m *mapping) (FileID, *cachedFile, error) {
 	id, v, err := identify(f, m.file)
 	if err != nil {

@@ -174,8 +174,8 @@ func isLower(procfs string, f, lower *os.File) (bool, error) {
 	if err := errors.Join(unix.Fstat(int(f.Fd()), &a), unix.Fstat(int(lower.Fd()), &b)); err != nil {
 		return false, err
 	}
-	// A file that was copied up has the handle of the lower one, and another change time. With metacopy, the lower directory
-	// has the attributes only, and the blocks are those of another file.
+	// A file that was copied up has the handle of the lower file, and another change time. With metacopy, the lower
+	// directory has the attributes only, and another file has the blocks.
 	// Without nanoseconds, identify takes the files of two containers for two files.
 	if versionOf(&a) != versionOf(&b) || a.Blocks != b.Blocks || a.Ctim.Nsec == 0 {
 		return false, nil
@@ -201,7 +201,7 @@ func sameMapped(procfs string, f, other *os.File) (bool, error) {
 	return a == b, err
 }
 
-// containsHandle reports whether the handle of a file on overlayfs contains that of a lower file (struct ovl_fh of
+// containsHandle reports whether the handle of a file on overlayfs contains the handle of a lower file (struct ovl_fh of
 // fs/overlayfs/overlayfs.h): three bytes of padding, version, magic number, length, flags, type, UUID of the file system, handle.
 func containsHandle(overlay []byte, typ int32, lower []byte) bool {
 	const padding, magic, length, flags, kind, handle = 3, 4, 5, 6, 7, 24

@@ -139,7 +139,7 @@ func parseMapping(line string) (m mapping, perms string, ok bool) {
 	return m, perms, ok && m.start < m.end && m.offset+(m.end-m.start) >= m.offset
 }
 
-// find returns the mapping of an address, nil if there is none.
+// find returns the mapping of an address, or nil.
 func find(code []mapping, address uint64) *mapping {
 	i := sort.Search(len(code), func(i int) bool { return address < code[i].end })
 	if i == len(code) || address < code[i].start {

@@ -31,8 +31,7 @@ type Process struct {
 	files map[FileID]*os.File
 }
 
-// OpenProcess opens the process with a thread group id. It returns model.ErrAbsent
-// if there is none.
+// OpenProcess opens the process with a thread group id. It returns model.ErrAbsent if the process does not exist.
 func OpenProcess(procfs string, pid int) (*Process, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	switch {

@@ -160,8 +160,7 @@ func (o *object) provider() (direct bool, err error) {
 	return false, fmt.Errorf("%w: the file requires no symbol version %s*", errNoProvider, privateVersion)
 }
 
-// build returns the build id that the linker made of the content of the file (a note of the name
-// "GNU"), empty if there is none.
+// build returns the build id that the linker made of the content of the file (a note of the name "GNU"), or "".
 func (o *object) build() string {
 	for _, p := range o.notes {
 		notes := make([]byte, min(p.Filesz, maxNotes))

@@ -38,7 +38,7 @@ func SafeWithShadowStacks(symbols map[string]bool) error {
 // filter. release is uname -r.
 //
 // On x86, since 6.11 a return probe traps by a system call. A seccomp filter that
-// does not permit it kills the process, as those of container runtimes do. The kernel
+// does not permit it kills the process, as filters of container runtimes do. The kernel
 // no longer filters it since 6.14-rc3, 6.13.3 and 6.12.14 ("seccomp: passthrough uretprobe
 // systemcall without filtering"). The release does not show whether a distribution
 // backported the fix.

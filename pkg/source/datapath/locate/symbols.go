@@ -19,7 +19,7 @@ var errNoSymbols = errors.New("no table of dynamic symbols")
 type symbolTable struct {
 	*object
 	symbols, names, namesSize uint64
-	hash, gnuHash             uint64 // addresses of DT_HASH and DT_GNU_HASH; 0 if there is none
+	hash, gnuHash             uint64 // addresses of DT_HASH and DT_GNU_HASH, or 0
 }
 
 func (o *object) symbolTable() (*symbolTable, error) {
