@@ -228,27 +228,6 @@ func TestReleaseUntilTheDriverIsBack(t *testing.T) {
 	}
 }
 
-func TestChildCrashes(t *testing.T) {
-	r := newRemoteNode(t, 2, nil)
-	before := until(t, r.Source, ready(2))
-	r.Crash("1", "nvmlDeviceGetPowerUsage")
-	r.write()
-	nvmltest.Eventually(t, "the child crashes again and again", func() bool {
-		_, _ = r.Read(t.Context())
-		return r.ends(endedByCrash) >= 3
-	})
-	s, err := r.Read(t.Context())
-	if err == nil || len(s.GPUs) == 2 && s.GPUs[0].UUID != before.GPUs[0].UUID {
-		t.Errorf("%v %+v", err, s.GPUs)
-	}
-	r.Heal("1", "nvmlDeviceGetPowerUsage")
-	r.write()
-	s = until(t, r.Source, ready(2))
-	if c := s.Children[0]; c.Stuck != 0 || c.Ends[0].Reason != endedByCrash || c.Ends[0].Count < 3 || c.Ends[1].Count != 0 {
-		t.Errorf("%+v", c)
-	}
-}
-
 // TestChildCrashesWhileOpening: the library crashes in nvmlInit.
 func TestChildCrashesWhileOpening(t *testing.T) {
 	r := newRemoteNode(t, 1, nil)
@@ -318,24 +297,6 @@ func TestChildHangsWhileOpening(t *testing.T) {
 	r.write()
 	r.Resume()
 	until(t, r.Source, ready(1))
-}
-
-// TestNoGPUIsBound: the driver is not held when its last GPU is unbound.
-func TestNoGPUIsBound(t *testing.T) {
-	r := newRemoteNode(t, 1, nil)
-	until(t, r.Source, ready(1))
-	if err := fake.Unbind(r.sysfs, r.procfs, 0); err != nil {
-		t.Fatal(err)
-	}
-	nvmltest.Eventually(t, "everything is closed", func() bool { return len(r.held()) == 0 })
-	calls := must(r.Calls())
-	time.Sleep(20 * r.o.Interval)
-	if since := must(r.Calls()).Since(calls); len(since) > 0 {
-		t.Errorf("calls without a GPU: %v", since)
-	}
-	if s, err := r.Read(t.Context()); !errors.Is(err, model.ErrAbsent) || s.GPUs != nil {
-		t.Errorf("%v %+v", err, s.GPUs)
-	}
 }
 
 // TestInstancesAreNotHeld: the handles of MIG instances are open for one round at a time.

@@ -130,37 +130,6 @@ func TestListThroughTheLibrary(t *testing.T) {
 	}
 }
 
-func TestPartsThroughTheLibrary(t *testing.T) {
-	s := nvmltest.OneGPU(t)
-	s.SplitGPU(0, fake.Profile3g, fake.Profile1g)
-	s.Processes = []fake.Process{{Device: "0:0", PID: 21, Memory: 7, Kinds: "C"}, {Device: "0:1", PID: 22, Memory: 8, Kinds: "C"}}
-	s.Balance()
-	l, d := opened(t, s, false)
-	parts, facts, _ := partsOf(wire.Options{}, d, model.GPU{UUID: "GPU-1", Modes: map[string]string{"mig": "enabled"}})
-	if len(parts) != 2 {
-		t.Fatal(parts)
-	}
-	sampler := newSampler(l, "")
-	defer sampler.close()
-	processes, _, err := sampler.list(d, "GPU-1", parts, time.Now())
-	if err != nil || len(processes) != 2 || processes[0].Engines != nil {
-		t.Fatal(processes, err)
-	}
-	for _, p := range processes {
-		if want := parts[p.PID-21].uuid; p.GPU != want {
-			t.Errorf("process %d is on %s, want %s", p.PID, p.GPU, want)
-		}
-	}
-	sampler.engines(d, parts)
-	if got := sampler.engines(d, parts)[parts[1].uuid]; figure(got, "sm_active") != 0.125 {
-		t.Errorf("GPM of a part: %v", got)
-	}
-	everything(parts[0].handle, &facts[0])
-	if !facts[0].Memory.Used.Known || facts[0].Energy.Known || facts[0].Links != nil {
-		t.Errorf("%+v", facts[0])
-	}
-}
-
 func TestXIDsThroughTheLibrary(t *testing.T) {
 	s := nvmltest.OneGPU(t)
 	l, d := opened(t, s, true)
