@@ -119,18 +119,18 @@ func (m method) made(ctx context.Context) *reading {
 
 // result is the reading of a call that began at begin.
 func (r *sourceReader) result(m method, begin time.Time, got *reading, err error) reading {
-	var stuck *hang.StuckError
-	var panicked *safely.PanicError
-	switch {
-	case errors.As(err, &stuck):
+	if err == nil {
+		return *got
+	}
+	if stuck, ok := errors.AsType[*hang.StuckError](err); ok {
 		return reading{err: fmt.Errorf("%w: %s has not returned within %s", ErrStuck, stuck.Method, r.Deadline)}
-	case errors.As(err, &panicked):
+	}
+	if panicked, ok := errors.AsType[*safely.PanicError](err); ok {
 		err = fmt.Errorf("panic in %s: %v", m.name, panicked.Value)
 		r.panics.Add(1)
 		r.log.Error(err.Error(), zap.ByteString("stack", panicked.Stack))
-		return reading{err: err, took: time.Since(begin), at: time.Now()}
 	}
-	return *got
+	return reading{err: err, took: time.Since(begin), at: time.Now()}
 }
 
 // background reads the source at its interval until the engine is closed. It closes ready after the first reading.

@@ -130,10 +130,10 @@ func (e *Engine) readAll() []reading {
 func (e *Engine) callAll(calls []method, readings []reading) {
 	ctx, cancel := limited(e.base, defaultDeadline)
 	defer cancel()
-	round := hang.Round{Limit: len(e.readers)}
+	round := hang.NewRound(len(e.readers), len(e.readers))
 	var wg safely.Group
 	for i, r := range e.readers {
-		if calls[i].call != nil && !r.queue(&round, ctx, calls[i]) {
+		if calls[i].call != nil && !r.queue(round, ctx, calls[i]) {
 			wg.Go(func() { readings[i] = r.do(calls[i]) })
 		}
 	}
@@ -229,7 +229,7 @@ func (e *Engine) countPanics() uint64 {
 	for _, r := range e.readers {
 		_, count := safely.Panicked(r.Source.Name())
 		n += count
-		if made := (*safely.PanicError)(nil); errors.As(r.Err, &made) {
+		if panicked(r.Err) {
 			n++
 		}
 	}

@@ -79,6 +79,9 @@ func (c *Call[T]) Answer(p *Pending[T]) (T, error) {
 	return value, err
 }
 
+// NewRound returns a Round for about n calls.
+func NewRound(n, limit int) *Round { return &Round{Limit: limit, turns: make([]turn, 0, n)} }
+
 // Add adds a call, which is not nil. second, if not nil, is made after it by the same goroutine.
 func (r *Round) Add(first, second queued) {
 	r.turns = append(r.turns, turn{first: first, second: second})

@@ -216,10 +216,10 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	if seen > 0 || s.searches() {
 		n = s.readNode(ctx)
 	}
-	round := hang.Round{Limit: sysfs.InFlight}
-	resources := s.queueResources(&round, seen > 0)
+	round := hang.NewRound(len(devices)+1, sysfs.InFlight)
+	resources := s.queueResources(round, seen > 0)
 	for _, d := range devices {
-		s.queueDevice(&round, d, now, n)
+		s.queueDevice(round, d, now, n)
 	}
 	round.Wait(ctx)
 	var resourceErr error
