@@ -12,8 +12,8 @@ import (
 const (
 	// fast is how long a call may take to be made in turn the next time: a goroutine of its own costs about as much.
 	fast = 300 * time.Microsecond
-	// patience is how long calls wait behind a call that was fast the last time.
-	patience = time.Millisecond
+	// soon is how long calls wait behind a call that was fast the last time.
+	soon = time.Millisecond
 	// late is when a call no longer counts as one of Round.Limit.
 	late = 100 * time.Millisecond
 )
@@ -93,9 +93,9 @@ func (r *Round) Wait(ctx context.Context) {
 		return
 	}
 	r.begin()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(soon)
 	defer timer.Stop()
-	for wait := patience; wait > 0; {
+	for wait := soon; wait > 0; {
 		select {
 		case <-r.done:
 			return
@@ -192,7 +192,7 @@ func (r *Round) look(now time.Time) (wait time.Duration) {
 	switch {
 	case r.next == len(r.turns): // only deadlines are left
 	case r.crew < r.limit():
-		wait = min(wait, patience)
+		wait = min(wait, soon)
 	default:
 		wait = min(wait, late)
 	}

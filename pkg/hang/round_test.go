@@ -92,7 +92,7 @@ func TestRoundHangs(t *testing.T) {
 	})
 }
 
-// Devices that hang one after the other in one Round delay the devices behind them by the patience of a Round.
+// Devices that hang one after the other in one Round delay the devices behind them by a moment.
 func TestRoundManyHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDevices(3*MaxHanging + 1)
@@ -118,7 +118,7 @@ func TestRoundSlow(t *testing.T) {
 		for i := range d.delay {
 			d.delay[i] = 20 * time.Millisecond
 		}
-		d.want(t, "they become slow", "", patience+20*time.Millisecond, 4)
+		d.want(t, "they become slow", "", soon+20*time.Millisecond, 4)
 		d.want(t, "slow", "", 20*time.Millisecond, 4)
 		clear(d.delay)
 		d.delay[2] = fast + 1
