@@ -65,13 +65,13 @@ func (r *sourceReader) resolving(ids []model.CgroupID) method {
 	return method{"Resolve", func(ctx context.Context) (model.Snapshot, error) { return r.Source.(Resolver).Resolve(ctx, ids) }}
 }
 
-// queue adds the call to round, or returns false if a call is in progress. limited is the context of sources with the default
-// deadline. answer returns the result.
-func (r *sourceReader) queue(round *hang.Round, limited context.Context, m method) bool {
+// queue adds the call to round, or returns false if a call is in progress. ctx is for a source with the default deadline.
+// answer returns the result.
+func (r *sourceReader) queue(ctx context.Context, round *hang.Round, m method) bool {
 	r.asked = time.Now()
 	r.pending = r.call.Queue(m.name, r.Deadline, func() (*reading, error) {
 		if r.Deadline == defaultDeadline {
-			return m.made(limited), nil
+			return m.made(ctx), nil
 		}
 		return r.made(m), nil
 	})

@@ -133,7 +133,7 @@ func (e *Engine) callAll(calls []method, readings []reading) {
 	round := hang.NewRound(len(e.readers), len(e.readers))
 	var wg safely.Group
 	for i, r := range e.readers {
-		if calls[i].call != nil && !r.queue(round, ctx, calls[i]) {
+		if calls[i].call != nil && !r.queue(ctx, round, calls[i]) {
 			wg.Go(func() { readings[i] = r.do(calls[i]) })
 		}
 	}

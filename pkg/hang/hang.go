@@ -2,9 +2,9 @@
 
 // Package hang makes calls that may never return: a driver can block forever inside a system call.
 //
-// Each call runs in its own goroutine, so that the caller can stop waiting. A call that does not return keeps its
-// goroutine and, in a system call, its thread. The number of calls in progress is therefore bounded: one for each Call,
-// Group.Limit for each Group. A panic in a call becomes an error.
+// Each call runs in its own goroutine, or in one that makes several calls of a Round, so that the caller can stop
+// waiting. A call that does not return keeps its goroutine and, in a system call, its thread. The number of calls in
+// progress is therefore bounded: one for each Call, Group.Limit for each Group. A panic in a call becomes an error.
 //
 // No caller waits for a call after the call's deadline. Do and Join discard later results. Callers of Start can get
 // them: they ask Pending.Returned from time to time.
