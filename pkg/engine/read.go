@@ -21,7 +21,7 @@ import (
 // ErrStuck means that a source did not answer within its deadline.
 var ErrStuck = errors.New("stuck")
 
-// sourceReader isolates a source: at most one goroutine calls it, no caller waits longer than the deadline, and a panic
+// sourceReader isolates a source: at most one goroutine calls it at a time, no caller waits longer than the deadline, and a panic
 // becomes an error.
 type sourceReader struct {
 	Registration
@@ -33,7 +33,9 @@ type sourceReader struct {
 	logged   bool      // a goroutine's panic is in the log, for the refresh only
 
 	// A reading is large: a pointer keeps the stack of the calling goroutine small.
-	call hang.Call[*reading]
+	call    hang.Call[*reading]
+	pending *hang.Pending[*reading] // in a Round, for the refresh only
+	asked   time.Time               // when it was queued
 
 	// forgetting calls Forget with the cgroups in owes. Only the refresh uses both.
 	forgetting hang.Call[struct{}]
@@ -51,42 +53,84 @@ type reading struct {
 	at    time.Time
 }
 
-func (r *sourceReader) read() reading {
-	return r.do("Read", r.Source.Read)
+// A method is a call of a source.
+type method struct {
+	name string
+	call func(context.Context) (model.Snapshot, error)
 }
 
-func (r *sourceReader) resolve(ids []model.CgroupID) reading {
-	return r.do("Resolve", func(ctx context.Context) (model.Snapshot, error) {
-		return r.Source.(Resolver).Resolve(ctx, ids)
+func (r *sourceReader) reading() method { return method{"Read", r.Source.Read} }
+
+func (r *sourceReader) resolving(ids []model.CgroupID) method {
+	return method{"Resolve", func(ctx context.Context) (model.Snapshot, error) { return r.Source.(Resolver).Resolve(ctx, ids) }}
+}
+
+// queue adds the call to round, or returns false if a call is in progress. ctx is for a source with the default deadline.
+// answer returns the result.
+func (r *sourceReader) queue(ctx context.Context, round *hang.Round, m method) bool {
+	r.asked = time.Now()
+	r.pending = r.call.Queue(m.name, r.Deadline, func() (*reading, error) {
+		if r.Deadline == defaultDeadline {
+			return m.made(ctx), nil
+		}
+		return r.made(m), nil
 	})
+	if r.pending == nil {
+		return false
+	}
+	round.Add(r.pending, nil)
+	return true
 }
 
-// do calls f, or joins the running call of the same method. After the call's deadline, do returns ErrStuck at once
-// until the call returns.
-func (r *sourceReader) do(method string, f func(context.Context) (model.Snapshot, error)) reading {
+func (r *sourceReader) answer(m method) reading {
+	got, err := r.call.Answer(r.pending)
+	if errors.Is(err, hang.ErrStuck) {
+		err = &hang.StuckError{Method: m.name}
+	}
+	return r.result(m, r.asked, got, err)
+}
+
+// do makes the call, or joins the running call of the same method. After the call's deadline, do returns ErrStuck at
+// once until the call returns.
+func (r *sourceReader) do(m method) reading {
 	begin := time.Now()
-	got, err := r.call.Join(context.Background(), method, r.Deadline, func() (*reading, error) {
-		// A source that obeys its context returns just before the deadline.
-		ctx, cancel := context.WithTimeout(r.base, r.Deadline*9/10)
-		defer cancel()
-		start, got := time.Now(), new(reading)
-		got.facts, got.err = f(ctx)
-		got.at = time.Now()
-		got.took = got.at.Sub(start)
-		return got, nil
-	})
-	var stuck *hang.StuckError
-	var panicked *safely.PanicError
-	switch {
-	case errors.As(err, &stuck):
+	got, err := r.call.Join(context.Background(), m.name, r.Deadline, func() (*reading, error) { return r.made(m), nil })
+	return r.result(m, begin, got, err)
+}
+
+// made makes the call. A source that obeys its context returns just before the deadline.
+func (r *sourceReader) made(m method) *reading {
+	ctx, cancel := limited(r.base, r.Deadline)
+	defer cancel()
+	return m.made(ctx)
+}
+
+func limited(base context.Context, deadline time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(base, deadline*9/10)
+}
+
+func (m method) made(ctx context.Context) *reading {
+	start, got := time.Now(), new(reading)
+	got.facts, got.err = m.call(ctx)
+	got.at = time.Now()
+	got.took = got.at.Sub(start)
+	return got
+}
+
+// result is the reading of a call that began at begin.
+func (r *sourceReader) result(m method, begin time.Time, got *reading, err error) reading {
+	if err == nil {
+		return *got
+	}
+	if stuck, ok := errors.AsType[*hang.StuckError](err); ok {
 		return reading{err: fmt.Errorf("%w: %s has not returned within %s", ErrStuck, stuck.Method, r.Deadline)}
-	case errors.As(err, &panicked):
-		err = fmt.Errorf("panic in %s: %v", method, panicked.Value)
+	}
+	if panicked, ok := errors.AsType[*safely.PanicError](err); ok {
+		err = fmt.Errorf("panic in %s: %v", m.name, panicked.Value)
 		r.panics.Add(1)
 		r.log.Error(err.Error(), zap.ByteString("stack", panicked.Stack))
-		return reading{err: err, took: time.Since(begin), at: time.Now()}
 	}
-	return *got
+	return reading{err: err, took: time.Since(begin), at: time.Now()}
 }
 
 // background reads the source at its interval until the engine is closed. It closes ready after the first reading.
@@ -94,7 +138,7 @@ func (r *sourceReader) background(ready chan<- struct{}) {
 	timer := time.NewTimer(r.pause())
 	defer timer.Stop()
 	for first := true; ; first = false {
-		got := r.read()
+		got := r.do(r.reading())
 		r.mu.Lock()
 		r.latest = got
 		r.mu.Unlock()
@@ -147,9 +191,7 @@ func (r *sourceReader) broken() (err error) {
 
 // close closes the source, unless a call hangs in it.
 func (r *sourceReader) close() error {
-	got := r.do("Close", func(context.Context) (model.Snapshot, error) {
-		return model.Snapshot{}, r.Source.Close()
-	})
+	got := r.do(method{"Close", func(context.Context) (model.Snapshot, error) { return model.Snapshot{}, r.Source.Close() }})
 	if got.err != nil {
 		return fmt.Errorf("close %s: %w", r.Source.Name(), got.err)
 	}

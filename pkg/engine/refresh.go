@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/attribution"
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/placement"
@@ -106,11 +107,11 @@ func (e *Engine) recovered(r *Refresh) {
 	}
 }
 
-// readAll reads all sources at the same time, each up to its deadline. The facts of a stuck source are absent.
+// readAll reads all sources, each up to its deadline. The facts of a stuck source are absent.
 func (e *Engine) readAll() []reading {
 	e.awaitFirst()
 	readings := make([]reading, len(e.readers))
-	var wg safely.Group
+	calls := make([]method, len(e.readers))
 	for i, r := range e.readers {
 		switch {
 		case r.Err != nil:
@@ -118,11 +119,31 @@ func (e *Engine) readAll() []reading {
 		case r.Interval > 0:
 			readings[i] = r.last()
 		default:
-			wg.Go(func() { readings[i] = r.read() })
+			calls[i] = r.reading()
+		}
+	}
+	e.callAll(calls, readings)
+	return readings
+}
+
+// callAll makes the calls of sources, and sets their results in readings.
+func (e *Engine) callAll(calls []method, readings []reading) {
+	ctx, cancel := limited(e.base, defaultDeadline)
+	defer cancel()
+	round := hang.NewRound(len(e.readers), len(e.readers))
+	var wg safely.Group
+	for i, r := range e.readers {
+		if calls[i].call != nil && !r.queue(ctx, round, calls[i]) {
+			wg.Go(func() { readings[i] = r.do(calls[i]) })
+		}
+	}
+	round.Wait(context.Background())
+	for i, r := range e.readers {
+		if calls[i].call != nil && r.pending != nil {
+			readings[i] = r.answer(calls[i])
 		}
 	}
 	wg.Wait()
-	return readings
 }
 
 // counted returns when the first of the readings began. Background sources have no cumulative values of owners and are
@@ -160,7 +181,7 @@ func (e *Engine) awaitFirst() {
 // the last names: a late name does not move values to another owner and back.
 func (e *Engine) resolveAll(facts *model.Snapshot, ids []model.CgroupID, readings []reading) {
 	answers := make([]reading, len(e.readers))
-	var wg safely.Group
+	calls := make([]method, len(e.readers))
 	for i, r := range e.readers {
 		if _, ok := r.Source.(Resolver); !ok || r.Err != nil {
 			continue
@@ -168,9 +189,9 @@ func (e *Engine) resolveAll(facts *model.Snapshot, ids []model.CgroupID, reading
 		if errors.Is(readings[i].err, ErrStuck) {
 			continue
 		}
-		wg.Go(func() { answers[i] = r.resolve(ids) })
+		calls[i] = r.resolving(ids)
 	}
-	wg.Wait()
+	e.callAll(calls, answers)
 	// A resolver's containers are newer than the containers that sources read.
 	read := model.Snapshot{Containers: facts.Containers}
 	facts.Containers = nil
@@ -208,7 +229,7 @@ func (e *Engine) countPanics() uint64 {
 	for _, r := range e.readers {
 		_, count := safely.Panicked(r.Source.Name())
 		n += count
-		if made := (*safely.PanicError)(nil); errors.As(r.Err, &made) {
+		if panicked(r.Err) {
 			n++
 		}
 	}

@@ -17,7 +17,7 @@ func stateOf(err error) model.State {
 		return model.StateOK
 	case errors.Is(err, ErrStuck):
 		return model.StateStuck
-	case errors.As(err, new(*safely.PanicError)): // joined with any other error
+	case panicked(err): // joined with any other error
 		return model.StateFailed
 	case errors.Is(err, model.ErrAbsent):
 		return model.StateAbsent
@@ -27,6 +27,11 @@ func stateOf(err error) model.State {
 		return model.StateReleased
 	}
 	return model.StateFailed
+}
+
+func panicked(err error) bool {
+	_, ok := errors.AsType[*safely.PanicError](err)
+	return ok
 }
 
 func reason(err error) string {

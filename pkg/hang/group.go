@@ -74,7 +74,8 @@ func (g *Group[K, T]) start(key K, deadline time.Time, fn func() (T, error)) (*P
 	}
 	p := newPending[T](&g.timers, func() { g.done(key) })
 	g.calls[key] = p
-	p.start("", deadline, fn)
+	p.prepare("", deadline, fn)
+	go p.begin()
 	return p, nil
 }
 

@@ -2,9 +2,9 @@
 
 // Package hang makes calls that may never return: a driver can block forever inside a system call.
 //
-// Each call runs in its own goroutine, so that the caller can stop waiting. A call that does not return keeps its
-// goroutine and, in a system call, its thread. The number of calls in progress is therefore bounded: one for each Call,
-// Group.Limit for each Group. A panic in a call becomes an error.
+// Each call runs in its own goroutine, or in one that makes several calls of a Round, so that the caller can stop
+// waiting. A call that does not return keeps its goroutine and, in a system call, its thread. The number of calls in
+// progress is therefore bounded: one for each Call, Group.Limit for each Group. A panic in a call becomes an error.
 //
 // No caller waits for a call after the call's deadline. Do and Join discard later results. Callers of Start can get
 // them: they ask Pending.Returned from time to time.
@@ -35,6 +35,7 @@ type Call[T any] struct {
 	mu      sync.Mutex
 	running *Pending[T]
 	idle    *Pending[T] // returned, for the next call
+	slow    bool        // the last call was not fast
 	closed  bool
 	release func() // nil unless Close was called while a call was in progress
 	timers  timers
@@ -147,12 +148,20 @@ func (c *Call[T]) Close(release func()) {
 }
 
 func (c *Call[T]) start(method string, limit time.Duration, fn func() (T, error)) *Pending[T] {
+	p := c.prepare(method, limit, fn)
+	go p.begin()
+	return p
+}
+
+// prepare occupies the Call for fn.
+func (c *Call[T]) prepare(method string, limit time.Duration, fn func() (T, error)) *Pending[T] {
 	p := c.idle
 	if c.idle = nil; p == nil {
 		p = newPending[T](&c.timers, c.returned)
 	}
 	c.running = p
-	p.start(method, time.Now().Add(limit), fn)
+	p.slow = c.slow
+	p.prepare(method, time.Now().Add(limit), fn)
 	return p
 }
 
@@ -160,6 +169,7 @@ func (c *Call[T]) start(method string, limit time.Duration, fn func() (T, error)
 func (c *Call[T]) returned() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.slow = c.running.took > fast
 	c.running = nil
 	if c.release != nil {
 		c.release()

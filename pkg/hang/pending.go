@@ -20,6 +20,8 @@ type Pending[T any] struct {
 	end      func() // called at the end, for the Call or Group
 	begin    func() // p.call, allocated once
 	shared   bool   // somebody besides the starter may have it: a Call does not use it again
+	slow     bool   // the call before this one was not fast
+	took     time.Duration
 
 	returned atomic.Bool   // value and err are set
 	token    chan struct{} // holds a token from then on; a waiter that takes the token puts it back
@@ -33,22 +35,30 @@ func newPending[T any](t *timers, end func()) *Pending[T] {
 	return p
 }
 
-func (p *Pending[T]) start(method string, deadline time.Time, fn func() (T, error)) {
-	p.method, p.deadline, p.fn = method, deadline, fn
-	go p.begin()
+func (p *Pending[T]) prepare(method string, deadline time.Time, fn func() (T, error)) {
+	p.method, p.deadline, p.fn, p.took = method, deadline, fn, 0
 }
 
 func (p *Pending[T]) call() {
+	began := time.Now()
 	defer func() {
 		if v := recover(); v != nil {
 			p.err = safely.Recovered(v)
 		}
+		p.took = time.Since(began)
 		p.end()
 		p.returned.Store(true)
 		p.token <- struct{}{}
 	}()
 	p.value, p.err = p.fn()
 }
+
+// cancel ends a call that has not begun. It has no result.
+func (p *Pending[T]) cancel() { p.end() }
+
+func (p *Pending[T]) wasSlow() bool { return p.slow }
+
+func (p *Pending[T]) until() time.Time { return p.deadline }
 
 // clear makes a returned call ready for another start. Nobody waits for it.
 func (p *Pending[T]) clear() {

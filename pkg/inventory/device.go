@@ -161,7 +161,7 @@ func countsHCA(h *model.HCA) bool { return !h.VF && !h.Subfunction }
 // gVisor): it may be any remembered GPU.
 func (l *listed) findNameless() {
 	for _, d := range l.facts.DeviceStates {
-		if _, err := strconv.Atoi(d.Device); err != nil || d.State == model.StateAbsent {
+		if d.Device == "" || strings.Trim(d.Device, "0123456789") != "" || d.State == model.StateAbsent {
 			continue
 		}
 		if !slices.ContainsFunc(l.facts.GPUs, func(g model.GPU) bool { return g.Vendor.Row().Source == d.Source && g.ID == d.Device }) {

@@ -153,7 +153,7 @@ func eachLink(add func(b *exposition.Builder, l *model.Link, labels ...string)) 
 		if l.Port > 0 {
 			port = strconv.Itoa(l.Port)
 		}
-		add(b, l, l.Device, port, l.Netdev)
+		add(b, l, append(make([]string, 0, 4), l.Device, port, l.Netdev)...) // with room for another label
 	})
 }
 

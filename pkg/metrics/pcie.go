@@ -36,7 +36,8 @@ func pcieMetrics() []metric {
 			name: "rdma_device_pcie_aer_errors_total", typ: counter, labels: []string{"device", "severity"},
 			help: "PCIe errors detected by the device and the port above it.",
 			emit: each(hcaFunctionsOf, func(_ *view, b *exposition.Builder, f *hcaFunction) {
-				for _, e := range f.Errors() {
+				var sums [3]model.Counter // correctable, nonfatal, fatal
+				for _, e := range f.Errors(sums[:0]) {
 					b.Value(float64(e.Value), f.device, e.Name)
 				}
 			}),
@@ -54,7 +55,8 @@ func pcieMetrics() []metric {
 			name: "gpu_pcie_aer_errors_total", typ: counter, gpu: true, labels: []string{"severity"},
 			help: "PCIe errors detected by the GPU and the port above it.",
 			emit: eachGPUFunction(func(b *exposition.Builder, g *gpuView, f *model.PCIFunction) {
-				for _, e := range f.Errors() {
+				var sums [3]model.Counter // correctable, nonfatal, fatal
+				for _, e := range f.Errors(sums[:0]) {
 					b.Share(float64(e.Value), g.labels, e.Name)
 				}
 			}),

@@ -162,6 +162,12 @@ func portMetrics() []metric {
 	}
 }
 
+var (
+	bothRoCE       = []model.GIDType{model.GIDRoCEv1, model.GIDRoCEv2}
+	onlyInfiniBand = []model.GIDType{model.GIDInfiniBand}
+	onlyOther      = []model.GIDType{model.GIDOther}
+)
+
 // gidTypes returns the types of GIDs that the port can have, or nil if its GIDs were not read.
 func gidTypes(p *portView) []model.GIDType {
 	_, roce := p.hca.LacksRoCEv2(p.Port)
@@ -169,11 +175,11 @@ func gidTypes(p *portView) []model.GIDType {
 	case p.GIDs == nil:
 		return nil
 	case roce:
-		return []model.GIDType{model.GIDRoCEv1, model.GIDRoCEv2}
+		return bothRoCE
 	case p.LinkLayer == "InfiniBand":
-		return []model.GIDType{model.GIDInfiniBand}
+		return onlyInfiniBand
 	}
-	return []model.GIDType{model.GIDOther}
+	return onlyOther
 }
 
 // nonZero formats a number as a label; 0 becomes "".

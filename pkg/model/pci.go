@@ -102,9 +102,9 @@ func (f *PCIFunction) Possible() (speed float64, width int) {
 	return speed, width
 }
 
-// Errors adds up the errors that both ends of the link detected, by severity. Each end counts its own events.
-func (f *PCIFunction) Errors() []Counter {
-	sums := make([]Counter, 0, 3) // correctable, nonfatal, fatal
+// Errors appends to sums, which is empty, the errors that both ends of the link detected, by severity. Each end counts its
+// own events.
+func (f *PCIFunction) Errors(sums []Counter) []Counter {
 	for _, end := range [...]PCIEnd{f.PCIEnd, f.Upstream.PCIEnd} {
 		for _, e := range end.AER {
 			i := slices.IndexFunc(sums, func(c Counter) bool { return c.Name == e.Severity })

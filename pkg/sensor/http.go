@@ -10,6 +10,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/common/expfmt"
@@ -138,8 +139,9 @@ type EncodeFunc func(format expfmt.Format, compress bool, collectors ...string) 
 // MetricsHandler answers scrapes in the format and compression that they request.
 func MetricsHandler(encode EncodeFunc, log *zap.Logger) http.Handler {
 	formats := expfmt.DefaultOpenMetricsAcceptedFormats()
+	var last negotiation
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		format := expfmt.NegotiateAccept(r.Header, formats...)
+		format := last.negotiate(r.Header, formats)
 		compress := acceptsGzip(r.Header.Get("Accept-Encoding"))
 		body, err := encode(format, compress, r.URL.Query()["collect[]"]...)
 		if errors.Is(err, metrics.ErrNoCollector) {
@@ -161,6 +163,25 @@ func MetricsHandler(encode EncodeFunc, log *zap.Logger) http.Handler {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(bodyTimeout))
 		_, _ = w.Write(body) // it fails if the scraper has closed the connection
 	})
+}
+
+// negotiation keeps the format for the last Accept header: parsing it takes a hundredth of a scrape, and a scraper always
+// sends the same.
+type negotiation struct{ last atomic.Pointer[accepted] }
+
+type accepted struct {
+	header string
+	format expfmt.Format
+}
+
+func (n *negotiation) negotiate(h http.Header, formats []expfmt.Format) expfmt.Format {
+	header := h.Get("Accept")
+	if a := n.last.Load(); a != nil && a.header == header {
+		return a.format
+	}
+	a := &accepted{header, expfmt.NegotiateAccept(h, formats...)}
+	n.last.Store(a)
+	return a.format
 }
 
 // acceptsGzip reports whether an Accept-Encoding names gzip, or *, with a weight

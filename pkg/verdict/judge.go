@@ -41,7 +41,7 @@ type Judge struct {
 	// management are HCAs that are for management.
 	management map[string]bool
 	uses       map[useKey]*use
-	worked     map[string]time.Time // when a source or hook last worked
+	worked     map[workedKey]time.Time // when a source or hook last worked
 	since      map[foundKey]first
 	quiet      time.Time // since when nothing is wrong; zero: something is wrong
 }
@@ -77,7 +77,7 @@ type round struct {
 func (j *Judge) Update(in Input) Result {
 	if j.since == nil {
 		j.ports, j.legs, j.uses = map[portKey]*portState{}, map[legKey]*legState{}, map[useKey]*use{}
-		j.worked, j.since = map[string]time.Time{}, map[foundKey]first{}
+		j.worked, j.since = map[workedKey]time.Time{}, map[foundKey]first{}
 	}
 	j.growth.begin(in.At)
 	r := &round{Input: in, growth: &j.growth}

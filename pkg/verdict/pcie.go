@@ -80,7 +80,8 @@ func (r pcieRules) judgeAER(c *Condition, s Subject, device string, f *model.PCI
 		return
 	}
 	var bad, corrected uint64
-	for _, e := range f.Errors() {
+	var sums [3]model.Counter // correctable, nonfatal, fatal
+	for _, e := range f.Errors(sums[:0]) {
 		if e.Name == "correctable" {
 			corrected += e.Value
 		} else {

@@ -46,14 +46,14 @@ func TestRemembered(t *testing.T) {
 	n, j := newNode(), &Judge{}
 	before := map[string]bool{}
 	lasting := Linger{stays: map[lingerKey]*stay{}}
-	working := sensorRules{&round{Input: Input{At: start}}, map[string]time.Time{}}
+	working := sensorRules{&round{Input: Input{At: start}}, map[workedKey]time.Time{}}
 	for i := range max(maxPorts, maxLingering, maxWorked) + 1 {
 		name := fmt.Sprint(i)
 		before[name] = true
 		n.facts.HCAs[1].Ports = append(n.facts.HCAs[1].Ports, model.Port{Number: 2 + i})
 		n.facts.Links = append(n.facts.Links, model.Link{Device: "mlx5_1", Port: 2 + i, Netdev: name, Carrier: &model.Carrier{}})
 		lasting.next(lingerKey{device: name}, "training", time.Time{}, start)
-		working.lastWorked(name, true)
+		working.lastWorked(workedKey{source: name}, true)
 	}
 	n.judge(j, start)
 	roles := newRoles(&Input{Facts: &model.Snapshot{}, Shares: &attribution.Attribution{}}, before)

@@ -16,8 +16,11 @@ const maxWorked = 4096
 // sensorRules judge the sources, hooks and maps of the sensor.
 type sensorRules struct {
 	*round
-	worked map[string]time.Time // when a source or hook last worked
+	worked map[workedKey]time.Time // when a source or hook last worked
 }
+
+// workedKey is a source or a hook by name; the other one is empty.
+type workedKey struct{ source, hook string }
 
 func (r sensorRules) judge() {
 	for i := range r.States {
@@ -46,25 +49,25 @@ func (r sensorRules) judge() {
 			r.find(eventsLost, Subject{Kind: OfSource, Source: "events"}, time.Time{}, grewIn("events", n, eventsLost.Window))
 		}
 	}
-	for name, at := range r.worked {
+	for key, at := range r.worked {
 		if r.At.Sub(at) > day {
-			delete(r.worked, name)
+			delete(r.worked, key)
 		}
 	}
 }
 
 // lastWorked notes whether a source or hook works, and returns when it last worked.
-func (r sensorRules) lastWorked(name string, works bool) (time.Time, bool) {
-	last, known := r.worked[name]
+func (r sensorRules) lastWorked(key workedKey, works bool) (time.Time, bool) {
+	last, known := r.worked[key]
 	if works && (known || len(r.worked) < maxWorked) {
 		last, known = r.At, true
-		r.worked[name] = last
+		r.worked[key] = last
 	}
 	return last, known
 }
 
 func (r sensorRules) judgeSource(s *model.SourceState) {
-	worked, known := r.lastWorked("source "+s.Source, s.State == model.StateOK)
+	worked, known := r.lastWorked(workedKey{source: s.Source}, s.State == model.StateOK)
 	subject := Subject{Kind: OfSource, Source: s.Source}
 	evidence := []string{string(s.State), s.Reason}
 	switch s.State {
@@ -100,7 +103,7 @@ func (r sensorRules) judgeHooks() {
 	var lost []string
 	for i := range r.Facts.Hooks {
 		h := &r.Facts.Hooks[i]
-		worked, known := r.lastWorked("hook "+h.Name, h.State == model.StateOK)
+		worked, known := r.lastWorked(workedKey{hook: h.Name}, h.State == model.StateOK)
 		if h.State == model.StateFailed || h.State == model.StateUnsupported && known && r.At.Sub(worked) < hooksLost.Window {
 			lost = append(lost, strings.TrimSuffix(h.Name+": "+h.Reason, ": "))
 		}

@@ -165,7 +165,7 @@ func TestRead(t *testing.T) {
 		t.Errorf("possible: %v transfers per second, %d lanes; want those of the slot, 16e9 and 16", speed, width)
 	}
 	errs := []model.Counter{{Name: "correctable", Value: 14}, {Name: "nonfatal"}, {Name: "fatal", Value: 1}}
-	if diff := cmp.Diff(errs, snap.PCI[0].Errors()); diff != "" {
+	if diff := cmp.Diff(errs, snap.PCI[0].Errors(nil)); diff != "" {
 		t.Errorf("errors of both ends:\n%s", diff)
 	}
 }

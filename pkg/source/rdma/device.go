@@ -3,7 +3,6 @@
 package rdma
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,8 +18,8 @@ import (
 )
 
 // device is one entry of class/infiniband, in the network namespace of the sensor or in another one. The fields above the
-// first line belong to Read, the fields between the lines to call, and the field below the second line to query. While
-// call or query is not running, its fields belong to Read.
+// first line belong to Read, the fields between the lines to call, and the fields below the second line to query. While
+// call or query is not running, its fields belong to Read. A call that a query follows prepares the query.
 type device struct {
 	name  string
 	call  hang.Call[reading]     // reads the device
@@ -29,7 +28,13 @@ type device struct {
 	state model.DeviceState
 	found *found // nil in the namespace of the sensor
 
+	pending      *hang.Pending[reading]     // of this Read; nil while an earlier call hangs
+	pendingQuery *hang.Pending[sysfs.Tally] // the same for query
+	readFn       func() (reading, error)    // d.readNow, allocated once
+	queryFn      func() (sysfs.Tally, error)
+
 	// ---
+	asked   asked
 	files   *sysfs.Device
 	ports   []*devicePort
 	node    *node
@@ -39,7 +44,9 @@ type device struct {
 	domains sysfs.Attempt     // state of RES_PD_GET
 
 	// ---
-	queries sysfs.Queries
+	queried    asked
+	unprepared error // why the ports cannot be queried
+	queries    sysfs.Queries
 }
 
 // devicePort is a port with the state of its STAT_GET.
@@ -74,10 +81,12 @@ func (r *reading) err() error {
 }
 
 func (s *Source) newDevice(name, path, function string) *device {
-	return &device{
+	d := &device{
 		name: name, files: sysfs.NewDevice(name, path, function, &s.kept), queries: sysfs.NewQueries(&s.kept), bound: s.qps.Device(name),
 		tables: sysfs.Attempt{Name: "RES_GET"}, domains: sysfs.Attempt{Name: "RES_PD_GET"},
 	}
+	d.readFn, d.queryFn = d.readNow, d.queryNow
+	return d
 }
 
 // release closes all descriptors, or lets hanging calls close them when they return.
@@ -86,66 +95,100 @@ func (d *device) release() {
 	d.query.Close(d.queries.Close)
 }
 
-// readAndQuery reads a device and then queries its ports. While a query hangs, reading.query is ErrStuck.
-func (d *device) readAndQuery(ctx context.Context, limit time.Duration, now time.Time, n *node) (reading, error) {
-	deadline := time.Now().Add(limit)
-	r, err := d.call.Do(ctx, limit, func() (reading, error) { return d.read(now, deadline, n) })
-	if err != nil {
-		return r, err
+// asked is what a call for a device works with.
+type asked struct {
+	now, deadline time.Time // deadline limits netlink requests
+	node          *node
+	index         uint32 // of the device in netlink, for a query
+	query         bool   // a query follows the reading
+}
+
+var errNotRead = errors.New("the device was not read")
+
+// queue adds to round the reading of the device and, unless a query hangs, the query of its ports.
+func (d *device) queue(round *hang.Round, limit time.Duration, now time.Time, n *node) {
+	d.pending, d.pendingQuery = nil, nil
+	if d.call.Running() {
+		return
+	}
+	d.asked = asked{now: now, deadline: time.Now().Add(limit), node: n}
+	if d.pending = d.call.Queue("read", limit, d.readFn); d.pending == nil {
+		return // it was closed
 	}
 	if d.query.Running() {
-		r.query = hang.ErrStuck
-		return r, nil
+		round.Add(d.pending, nil)
+		return
 	}
-	if r.query = d.queries.Prepare(d.files); r.query != nil {
-		return r, nil
-	}
-	index := d.files.HCA.Index
-	r.links, err = d.query.Do(ctx, time.Until(deadline), func() (sysfs.Tally, error) {
-		return d.queryPorts(index, n, now, deadline), nil
-	})
-	switch {
-	case errors.Is(err, hang.ErrStuck):
-		r.query = hang.ErrStuck
-	case err != nil:
+	d.asked.query = true
+	d.queried, d.unprepared = d.asked, errNotRead
+	d.pendingQuery = d.query.Queue("query", limit, d.queryFn)
+	round.Add(d.pending, d.pendingQuery)
+}
+
+// readNow reads the device and prepares the query.
+func (d *device) readNow() (reading, error) {
+	r, err := d.read(d.asked.now, d.asked.deadline, d.asked.node)
+	if !d.asked.query {
 		return r, err
-	default:
-		d.takeQueries(ctx, now, deadline, r.hca.Ports)
 	}
-	return r, nil
+	if d.unprepared = err; err == nil {
+		d.unprepared, d.queried.index = d.queries.Prepare(d.files), d.files.HCA.Index
+	}
+	return r, err
+}
+
+// queryNow queries the ports, and reads the attributes of changed ports again.
+func (d *device) queryNow() (sysfs.Tally, error) {
+	if d.unprepared != nil {
+		return sysfs.Tally{}, d.unprepared
+	}
+	links := d.queryPorts(d.queried)
+	if !d.queries.Changed() {
+		return links, nil
+	}
+	_, err := d.call.Here("attributes", func() (reading, error) {
+		if d.queries.Mark(d.files.Ports) {
+			d.files.ReadChanged(d.queried.now)
+		}
+		return reading{}, nil
+	})
+	return links, err
 }
 
 // queryPorts queries the ports by RDMA netlink if it has the device. For a device in another network namespace, in which
 // each socket needs a thread, it reads files.
-func (d *device) queryPorts(index uint32, n *node, now, deadline time.Time) sysfs.Tally {
-	if index == noIndex || n.away {
-		return d.queries.Read(now, nil)
+func (d *device) queryPorts(a asked) sysfs.Tally {
+	if a.index == noIndex || a.node.away {
+		return d.queries.Read(a.now, nil)
 	}
-	c, err := n.dial()
+	c, err := a.node.dial()
 	if err != nil {
-		return d.queries.Read(now, nil)
+		return d.queries.Read(a.now, nil)
 	}
 	defer c.Close()
 	b := sysfs.Buffers.Get().(*[sysfs.BufferSize]byte)
 	defer sysfs.Buffers.Put(b)
 	c.Buffer = b[:]
-	return d.queries.Read(now, func(port int) (sysfs.PortState, error) { return c.Port(index, uint32(port), deadline) })
+	return d.queries.Read(a.now, func(port int) (sysfs.PortState, error) { return c.Port(a.index, uint32(port), a.deadline) })
 }
 
-// takeQueries sets the results of queries in ports. It first reads the attributes of changed ports again.
-func (d *device) takeQueries(ctx context.Context, now, deadline time.Time, ports []model.Port) {
-	if d.queries.Changed(d.files.Ports) {
-		// If this hangs, the next read of the device reports it.
-		_, err := d.call.Do(ctx, time.Until(deadline), func() (reading, error) { d.files.ReadChanged(now); return reading{}, nil })
-		if err == nil {
-			for i, p := range d.files.Ports {
-				to := &ports[i]
-				to.LinkLayer, to.Netdev, to.PortGUID = p.Base.LinkLayer, p.Base.Netdev, p.Base.PortGUID
-				to.GIDs, to.PKeys = p.Base.GIDs, p.Base.PKeys
-			}
-		}
+// answer returns what the calls of queue found. While a query hangs, reading.query is ErrStuck.
+func (d *device) answer() (reading, error) {
+	r, err := d.call.Answer(d.pending)
+	links, queryErr := d.query.Answer(d.pendingQuery)
+	if err != nil {
+		return r, err
 	}
-	d.queries.Fill(ports)
+	if r.links, r.query = links, queryErr; queryErr != nil {
+		return r, nil
+	}
+	for i, p := range d.files.Ports {
+		to := &r.hca.Ports[i]
+		to.LinkLayer, to.Netdev, to.PortGUID = p.Base.LinkLayer, p.Base.Netdev, p.Base.PortGUID
+		to.GIDs, to.PKeys = p.Base.GIDs, p.Base.PKeys
+	}
+	d.queries.Fill(r.hca.Ports)
+	return r, nil
 }
 
 // read reads all counters of the device, and the attributes that need no query of a port. deadline limits netlink requests.

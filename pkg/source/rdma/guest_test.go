@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
@@ -387,14 +388,21 @@ func testNamespaces(t *testing.T) {
 	if d == nil || d.state.State != model.StateOK || d.ports[0].statless || d.ports[0].stat.Err != nil {
 		t.Errorf("the counters did not come through netlink: %+v", d)
 	}
+	readDevice := func(d *device) {
+		var round hang.Round
+		now := time.Now()
+		s.queueDevice(&round, d, now, s.node)
+		round.Wait(t.Context())
+		s.answerDevice(d, now)
+	}
 	start := time.Now()
 	for range 20 {
-		s.readMoved(t.Context(), d, time.Now())
+		readDevice(d)
 	}
 	t.Logf("a Read of a device that was moved takes %v", time.Since(start)/20)
 	start = time.Now()
 	for range 20 {
-		s.readDevice(t.Context(), s.devices[0], time.Now(), s.node)
+		readDevice(s.devices[0])
 	}
 	t.Logf("a Read of a local device takes %v", time.Since(start)/20)
 	if got[1].Netns != 0 || len(got[1].Ports) != 1 {

@@ -3,11 +3,9 @@
 package rdma
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 )
@@ -40,15 +38,4 @@ func (s *Source) readableMoved(inodes []uint64) []*device {
 	}
 	s.moved = devices
 	return slices.SortedFunc(maps.Values(devices), func(a, b *device) int { return strings.Compare(a.name, b.name) })
-}
-
-// readMoved reads a device in another namespace. For an unreadable device it returns a reading
-// without counters.
-func (s *Source) readMoved(ctx context.Context, d *device, now time.Time) *reading {
-	r := s.readDevice(ctx, d, now, d.found.node)
-	if r == nil {
-		return &reading{hca: d.found.hca}
-	}
-	r.hca.Index, r.hca.Netns = d.found.hca.Index, d.found.hca.Netns
-	return r
 }

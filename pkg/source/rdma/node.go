@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
@@ -110,13 +111,28 @@ func (s *Source) complete(n *node, netlink bool) bool {
 	return true
 }
 
-// readResources reads the number of objects of each device in the own network namespace (RES_GET). It returns nil
-// without an error if the kernel does not support this.
-func (s *Source) readResources(ctx context.Context) ([]model.Resource, error) {
+// queueResources adds the call that reads the number of objects of each device in the own network namespace (RES_GET).
+func (s *Source) queueResources(round *hang.Round, devices bool) *hang.Pending[[]model.Resource] {
+	if !devices || !s.enabled || !s.genuine {
+		return nil
+	}
 	deadline := time.Now().Add(s.opt.Deadline)
-	all, err := s.resourceCall.Do(ctx, s.opt.Deadline, func() ([]model.Resource, error) {
-		return nldev.Resources(s.dial, deadline)
-	})
+	p := s.resourceCall.Queue("resources", s.opt.Deadline, func() ([]model.Resource, error) { return nldev.Resources(s.dial, deadline) })
+	if p != nil {
+		round.Add(p, nil)
+	}
+	return p
+}
+
+// answerResources returns nil without an error if the numbers are not read, or the kernel does not have them.
+func (s *Source) answerResources(p *hang.Pending[[]model.Resource], devices bool) ([]model.Resource, error) {
+	if !devices {
+		return []model.Resource{}, nil
+	}
+	if !s.enabled || !s.genuine {
+		return nil, nil
+	}
+	all, err := s.resourceCall.Answer(p)
 	if errors.Is(err, model.ErrUnsupported) {
 		return nil, nil
 	}

@@ -12,7 +12,7 @@
 // by a search in the background, and then read like a local device. Physical functions report
 // the traffic of virtual functions that have no local HCA, such as functions of virtual machines.
 //
-// Devices fail independently. Each is read in its own goroutine, which may be abandoned. A
+// Devices fail independently. The goroutine that reads a device may be abandoned. A
 // device that hangs loses only its own values until it returns. A device that fails is read at
 // growing intervals. An unreadable file drops only its own counter.
 package rdma
@@ -36,7 +36,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/hang"
 	"github.com/accelscope/accelscope/pkg/hotplug"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/rdma/qpcounter"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/pkg/source/rdma/vf"
@@ -213,26 +212,22 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		HCAs:         make([]model.HCA, 0, len(devices)),
 		DeviceStates: make([]model.DeviceState, 0, len(devices)+1),
 	}
-	var resourceErr error
-	var wg safely.Group
 	var n *node
 	if seen > 0 || s.searches() {
 		n = s.readNode(ctx)
 	}
-	if seen == 0 {
-		snap.Resources = []model.Resource{}
-	} else if s.enabled && s.genuine {
-		wg.Go(func() { snap.Resources, resourceErr = s.readResources(ctx) })
+	round := hang.NewRound(len(devices)+1, sysfs.InFlight)
+	resources := s.queueResources(round, seen > 0)
+	for _, d := range devices {
+		s.queueDevice(round, d, now, n)
 	}
+	round.Wait(ctx)
+	var resourceErr error
+	snap.Resources, resourceErr = s.answerResources(resources, seen > 0)
 	readings := make([]*reading, len(devices))
-	safely.Each(len(devices), sysfs.InFlight, func(i int) {
-		if d := devices[i]; d.found == nil {
-			readings[i] = s.readDevice(ctx, d, now, n)
-		} else {
-			readings[i] = s.readMoved(ctx, d, now)
-		}
-	})
-	wg.Wait()
+	for i, d := range devices {
+		readings[i] = s.answerDevice(d, now)
+	}
 
 	for _, r := range readings {
 		if r != nil {
@@ -271,13 +266,38 @@ func (s *Source) absent() error {
 	return model.WithReason(reason, model.ErrAbsent)
 }
 
-// readDevice reads one device and sets its state. It returns nil if no value could be read. The
-// state of a device with only failing counters is failed.
-func (s *Source) readDevice(ctx context.Context, d *device, now time.Time, n *node) *reading {
+// queueDevice adds the calls for a device to round, unless the device is paused.
+func (s *Source) queueDevice(round *hang.Round, d *device, now time.Time, n *node) {
+	if d.pause.Waiting(now) {
+		return
+	}
+	if d.found != nil {
+		n = d.found.node
+	}
+	d.queue(round, s.opt.Deadline, now, n)
+}
+
+// answerDevice returns what was read of a device. For a device in another namespace that could not be read it returns a
+// reading without counters.
+func (s *Source) answerDevice(d *device, now time.Time) *reading {
+	r := s.judgeDevice(d, now)
+	switch {
+	case d.found == nil:
+	case r == nil:
+		r = &reading{hca: d.found.hca}
+	default:
+		r.hca.Index, r.hca.Netns = d.found.hca.Index, d.found.hca.Netns
+	}
+	return r
+}
+
+// judgeDevice sets the state of a device. It returns nil if no value could be read. The state of a device with only
+// failing counters is failed.
+func (s *Source) judgeDevice(d *device, now time.Time) *reading {
 	if d.pause.Waiting(now) {
 		return nil
 	}
-	r, err := d.readAndQuery(ctx, s.opt.Deadline, now, n)
+	r, err := d.answer()
 	if err == nil {
 		err = d.unreadable(&r)
 	}

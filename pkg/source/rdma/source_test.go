@@ -519,6 +519,47 @@ func TestStuck(t *testing.T) {
 	}
 }
 
+// TestStuckOneAfterAnother: a device that answered at once hangs, then a second one. Only they lose their values, each Read
+// delivers new values of the others, and a device that returns is read again.
+func TestStuckOneAfterAnother(t *testing.T) {
+	t.Parallel()
+	tr := hca.NewTree(t)
+	for n := range 4 {
+		tr.HCA(n, 1)
+	}
+	s := newSource(t, tr)
+	s.kept.Store(0) // each read opens the file
+	if got := names(mustRead(t, s)); got != "mlx5_0 mlx5_1 mlx5_2 mlx5_3" {
+		t.Fatalf("HCAs %q", got)
+	}
+	var unblock []func()
+	hang := func(n int, want string) {
+		t.Helper()
+		unblock = append(unblock, tr.Fifo(fmt.Sprintf("class/infiniband/mlx5_%d/ports/1/counters/link_downed", n)))
+		s.opt.Deadline = time.Second
+		eventually(t, func() bool { return names(mustRead(t, s)) == want }) // others may time out once
+		s.opt.Deadline = time.Hour                                          // a Read that waits for a stuck device would block
+		for value := uint64(100); value < 103; value++ {
+			tr.Counters("class/infiniband/mlx5_3", value)
+			snap := mustRead(t, s)
+			if got := names(snap); got != want {
+				t.Errorf("HCAs %q, want %q", got, want)
+			}
+			last := snap.HCAs[len(snap.HCAs)-1]
+			if d := cmp.Diff(counters(hca.PMACounters, value), last.Ports[0].Counters); d != "" {
+				t.Errorf("another device (-want +got):\n%s", d)
+			}
+		}
+	}
+	hang(1, "mlx5_0 mlx5_2 mlx5_3")
+	hang(0, "mlx5_2 mlx5_3")
+	const file = "class/infiniband/mlx5_1/ports/1/counters/link_downed"
+	tr.Remove(file)
+	tr.Put(file, "4\n")
+	unblock[0]()
+	eventually(t, func() bool { return names(mustRead(t, s)) == "mlx5_1 mlx5_2 mlx5_3" })
+}
+
 // TestManyStuck: when more devices hang than are read at the same time, the others are still
 // read, and only the first Read waits for hanging devices.
 func TestManyStuck(t *testing.T) {

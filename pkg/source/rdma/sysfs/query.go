@@ -65,9 +65,14 @@ type text struct {
 	raw string
 }
 
-// Changed marks the ports that changed since the last call, and reports whether any port changed. Attributes that were
-// read after the first change are not read again.
-func (q *Queries) Changed(ports []*Port) bool {
+// Changed reports whether a port changed since the last Mark.
+func (q *Queries) Changed() bool {
+	return slices.ContainsFunc(q.Ports, func(p portQuery) bool { return p.changed })
+}
+
+// Mark marks the ports that changed, and reports whether attributes must be read again. Attributes that were read after
+// the first change are not read again.
+func (q *Queries) Mark(ports []*Port) bool {
 	found := false
 	for i := range q.Ports {
 		q, p := &q.Ports[i], ports[i]

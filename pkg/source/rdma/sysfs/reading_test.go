@@ -53,7 +53,7 @@ func (d *treeDevice) read() *model.HCA {
 		d.t.Fatal(err)
 	}
 	d.links = d.queries.Read(d.now, d.ask)
-	if d.queries.Changed(d.Ports) {
+	if d.queries.Changed() && d.queries.Mark(d.Ports) {
 		d.ReadChanged(d.now)
 	}
 	h := d.HCA
