@@ -129,8 +129,8 @@ func (s *Source) Close() error { return nil }
 
 // Read reads the cgroups of all workloads and the network namespaces of their processes.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
-	if spaces, ok, err := s.recent(); ok {
-		return model.Snapshot{Namespaces: spaces, DeviceStates: []model.DeviceState{}}, err
+	if out, ok, err := s.recent(); ok {
+		return out, err
 	}
 	listed := s.opt.Now()
 	groups := s.list()
@@ -168,6 +168,9 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		}
 	}
 	if ctx.Err() != nil { // not all were read
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.fillLosses(&out)
 		return out, ctx.Err()
 	}
 	spaces, tooMany, err := s.readNamespaces(groups, &skipped)
@@ -186,23 +189,30 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 			s.known[groups[i].id] = groups[i].known
 		}
 	}
-	out.Losses = []model.Loss{{Reason: "container_interfaces", Count: s.tooMany}}
 	err = errors.Join(err, s.disks.name(s.opt.Procfs, out.Usages, s.opt.Now(), &skipped))
 	s.skipped.Count(skipped)
-	for file, lines := range s.skipped.All() {
-		out.SkippedLines = append(out.SkippedLines, model.SkippedLines{File: file, Count: lines})
-	}
+	s.fillLosses(&out)
 	return out, err
 }
 
 // recent returns the namespaces of the last Read, or why they are unknown, if this is recent enough.
-func (s *Source) recent() (spaces []model.Namespace, ok bool, err error) {
+func (s *Source) recent() (out model.Snapshot, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.opt.NamespacesOnly || s.namespacesRead.IsZero() || s.opt.Now().Sub(s.namespacesRead) >= maxNamespacesAge {
-		return nil, false, nil
+		return out, false, nil
 	}
-	return slices.Clone(s.namespaces), true, s.namespacesErr
+	out = model.Snapshot{Namespaces: slices.Clone(s.namespaces), DeviceStates: []model.DeviceState{}}
+	s.fillLosses(&out)
+	return out, true, s.namespacesErr
+}
+
+// fillLosses adds what was not read since the start. The caller holds mu.
+func (s *Source) fillLosses(out *model.Snapshot) {
+	out.Losses = []model.Loss{{Reason: "container_interfaces", Count: s.tooMany}}
+	for file, lines := range s.skipped.All() {
+		out.SkippedLines = append(out.SkippedLines, model.SkippedLines{File: file, Count: lines})
+	}
 }
 
 // list returns the cgroups to read, the oldest first: ids grow, and the sandbox of a pod is made before the containers
