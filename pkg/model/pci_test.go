@@ -39,3 +39,12 @@ func TestErrors(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
+
+// TestIsDataDirect has the numbers of pci.ids.
+func TestIsDataDirect(t *testing.T) {
+	for id, want := range map[string]bool{"15b3:2100": true, "15b3:1023": false, "": false} {
+		if f := (PCIFunction{ID: id}); f.IsDataDirect() != want {
+			t.Errorf("%q: %t, want %t", id, !want, want)
+		}
+	}
+}

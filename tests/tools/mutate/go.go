@@ -94,7 +94,7 @@ func leaveOut(args []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if !chosen || child.Command(context.Background(), realGo(), "test", "-c", "-o", os.DevNull, args[len(args)-1]).Run() != nil {
+	if !chosen || child.Command(context.Background(), realGo(), "build", args[len(args)-1]).Run() != nil {
 		return notBuilt, nil
 	}
 	return -1, nil
