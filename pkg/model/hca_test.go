@@ -61,7 +61,7 @@ func TestLacksDefaultPartition(t *testing.T) {
 	}
 }
 
-// TestPortErrors adds errors of counters/ and hw_counters; other counters are none.
+// TestPortErrors: errors of counters/ add up, and a port without an error counter has no sum.
 func TestPortErrors(t *testing.T) {
 	var h HCA
 	for name, c := range map[string]struct {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command mutate changes operators of packages, one at a time, and counts after how many changes the tests of the package fail.
-// gremlins makes the changes and runs the tests. The command first shows, on a module that is made up, that gremlins tells the
-// outcomes apart.
+// gremlins makes the changes and runs the tests. The command first shows, on a module that is made up, that gremlins distinguishes the
+// outcomes.
 //
 //	go run ./tests/tools/mutate -gremlins PATH [-sample 0.1] [-seed 7] PACKAGE...
 package main
@@ -28,8 +28,8 @@ const target = 0.85
 // changes are the kinds of changes beside gremlins's own. Its inversion of negatives repeats its change of arithmetic.
 var changes = []string{"--invert-logical", "--invert-assignments", "--remove-self-assignments", "--invert-negatives=false"}
 
-// patience is how many times as long as the tests without a change a test may take. Other work on the machine also takes time.
-const patience = "5"
+// slower is how many times as long as the tests without a change a test may take. Other work on the machine also takes time.
+const slower = "5"
 
 func main() {
 	if filepath.Base(os.Args[0]) == "go" {
@@ -52,6 +52,13 @@ func run(c choice, tool string, packages []string) error {
 	}
 	defer os.RemoveAll(dir)
 	if tool, err = exec.LookPath(tool); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "bin"), 0o755), os.Symlink(self, filepath.Join(dir, "bin/go"))); err != nil {
 		return err
 	}
 	g := gremlins{path: tool, dir: dir}
@@ -121,28 +128,17 @@ func (m mutant) String() string {
 	return fmt.Sprintf("%s: %s:%d:%d %s", strings.ToLower(m.Status), m.file, m.Line, m.Column, m.Type)
 }
 
-// gremlins is the program, with a directory for its files and for the program that it runs as go.
+// gremlins is the program, with a directory for its report and, in bin, for the program that it runs as go.
 type gremlins struct{ path, dir string }
 
 // run returns the mutants of a package, without the packages below it, in a module.
 func (g gremlins) run(c choice, module, pkg string) ([]mutant, error) {
 	bin, report := filepath.Join(g.dir, "bin"), filepath.Join(g.dir, "report.json")
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	err = os.Symlink(self, filepath.Join(bin, "go"))
-	if errors.Is(err, os.ErrNotExist) {
-		err = errors.Join(os.Mkdir(bin, 0o755), os.Symlink(self, filepath.Join(bin, "go")))
-	}
-	if err != nil && !errors.Is(err, os.ErrExist) {
-		return nil, err
-	}
 	text, err := json.Marshal(c)
 	if err != nil {
 		return nil, err
 	}
-	args := append([]string{"unleash", "--workers=1", "--timeout-coefficient=" + patience, "--exclude-files=/", "--output=" + report}, changes...)
+	args := append([]string{"unleash", "--workers=1", "--timeout-coefficient=" + slower, "--exclude-files=/", "--output=" + report}, changes...)
 	cmd := child.Command(context.Background(), g.path, append(args, pkg)...)
 	cmd.Dir = module
 	// -count=1: the time limit depends on how long the tests take without a change, which must not come from go's cache.
