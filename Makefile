@@ -16,6 +16,7 @@ LINT     := $(CACHE)/golangci-lint-v2.15.0
 # Results of the linter for unchanged packages. If the cache is kept, it checks only other packages.
 export GOLANGCI_LINT_CACHE ?= $(CACHE)/golangci-lint
 VULNCHECK := $(CACHE)/govulncheck-v1.9.0
+GREMLINS  := $(CACHE)/gremlins-v0.6.0
 # The newest version with all modules on the module proxy.
 NFPM     := $(CACHE)/nfpm-v2.45.2
 export CGO_CFLAGS    ?= -O2 -g -Wno-deprecated-declarations
@@ -240,6 +241,19 @@ MUTANTS :=
 test-mutants: deps ## That the tests of the alerts notice changes of the alerts
 	@$(if $(MUTANTS),! git diff --quiet "$$(git rev-list -1 --before='1 day ago' HEAD)" -- deploy/prometheus tests/suites/rules || \
 		export ACCELSCOPE_MUTANTS=$(MUTANTS);) go test -C tests/suites/rules -count=1 -timeout 25m -v -run TestMutants . # -v: a stage that prints nothing ends
+
+# The packages that attribute. A change takes 5 seconds of CPU time in the smallest, pkg/model, so only a tenth of the changes is tried.
+ATTRIBUTING = pkg/attribution pkg/attribution/traffic pkg/verdict pkg/model pkg/identity pkg/source/cgroup pkg/source/gpumemory pkg/source/datapath
+SAMPLE ?= 0.1
+.PHONY: mutate
+mutate: $(GREMLINS) tracefs ## Change operators of the packages that attribute: the tests must notice 85 % (SAMPLE=1: all changes; SEED=n repeats)
+	@go run ./tests/tools/mutate -gremlins $(GREMLINS) -sample $(SAMPLE) $(if $(SEED),-seed $(SEED)) $(ATTRIBUTING)
+
+$(GREMLINS):
+	@echo "building gremlins (once)"
+	@mkdir -p $(CACHE)
+	@GOBIN=$(CACHE)/bin go install github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0
+	@mv $(CACHE)/bin/gremlins $@
 
 # How many guests at once: each has two CPUs, waits a third of the time, and takes up to 3 GiB.
 GUESTS ?= $(shell n=$$(($$(nproc) / 2)); echo $$(( n < 1 ? 1 : n < 4 ? n : 4 )))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -177,5 +178,18 @@ func TestNoPost(t *testing.T) {
 	status, body = http.StatusBadGateway, "<html>\n"
 	if err := ask(); err == nil || err.Error() != "502 Bad Gateway" {
 		t.Error(err)
+	}
+}
+
+// TestManyMembers: a job that is larger than the table has its first containers only.
+func TestManyMembers(t *testing.T) {
+	a := answers{vectors: map[string][]sample{}}
+	for i := range maxMembers + 2 {
+		id := &labelSet{pairs: []pair{{"container_id", strconv.Itoa(i)}}}
+		a.vectors["members"] = append(a.vectors["members"], sample{labels: id})
+		a.vectors["member_gpus"] = append(a.vectors["member_gpus"], sample{labels: id, value: 8})
+	}
+	if got := membersOf(&a); len(got) != maxMembers {
+		t.Errorf("%d members, want %d", len(got), maxMembers)
 	}
 }

@@ -168,6 +168,22 @@ func TestBoundsOfOthers(t *testing.T) {
 	}
 }
 
+// TestDroppedText has values with a unit, with a name, and with both.
+func TestDroppedText(t *testing.T) {
+	g := plausible()
+	g.Power, g.Temperatures, g.Utilization = Some(1401), []Figure{{"memory", 255}}, Some(3)
+	g.Bound()
+	got := map[DroppedValue]bool{}
+	for _, d := range g.Dropped {
+		got[d] = true
+	}
+	for _, want := range []DroppedValue{{"power", "1401 W"}, {"temperature", "memory 255 °C"}, {"utilization", "3"}} {
+		if !got[want] || len(got) != 3 {
+			t.Errorf("left out: %v, want %v", g.Dropped, want)
+		}
+	}
+}
+
 // TestImpossibleProcesses checks that the GPU's memory bounds the memory of processes.
 func TestImpossibleProcesses(t *testing.T) {
 	processes := []GPUProcess{

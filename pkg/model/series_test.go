@@ -23,6 +23,11 @@ func TestCumulative(t *testing.T) {
 			Requests{Count: 90, Bytes: 1})
 		testCumulative(t, Requests{Count: 5}, Requests{Count: 1}) // receives have no bytes
 	})
+	t.Run("Allocations", func(t *testing.T) {
+		testCumulative(t, Allocations{Count: 5, Bytes: 4096}, Allocations{Count: 2, Bytes: 100},
+			Allocations{}, Allocations{Count: 4, Bytes: 4096}, Allocations{Count: 5, Bytes: 4095}, Allocations{Count: 4, Bytes: 1 << 20},
+			Allocations{Count: 90, Bytes: 1})
+	})
 	t.Run("Histogram", func(t *testing.T) {
 		const end = HistogramBuckets - 1
 		testCumulative(t, Histogram{Count: 6, Sum: 1000, Buckets: [HistogramBuckets]uint64{0: 1, 7: 2, end: 3}},

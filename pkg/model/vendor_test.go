@@ -2,7 +2,10 @@
 
 package model
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // TestVendorRows checks assumptions about the rows.
 func TestVendorRows(t *testing.T) {
@@ -50,5 +53,48 @@ func TestOwns(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: %q, want %q", resource, got, want)
 		}
+	}
+}
+
+// TestNVIDIANodes has the names and minor numbers that the driver and nvidia-modprobe give device nodes.
+func TestNVIDIANodes(t *testing.T) {
+	for _, c := range []struct {
+		driver string
+		minor  uint32
+		want   string
+	}{
+		{"nvidia", 0, "nvidia0"},
+		{"nvidia-frontend", 253, "nvidia253"},
+		{"nvidia", 254, "nvidia-modeset"},
+		{"nvidia", 255, "nvidiactl"},
+		{"nvidia-uvm", 0, "nvidia-uvm"},
+		{"nvidia-uvm", 1, "nvidia-uvm-tools"},
+		{"nvidia-caps", 1, "nvidia-cap1"},
+		{"nvidia-caps", 255, "nvidia-cap255"},
+		{"nvidia-nvswitch", 3, "nvidia-nvswitch3"},
+		{"nvidia-nvswitch", 255, "nvidia-nvswitchctl"},
+		{"other", 254, "other254"},
+		{"other", 255, "other255"},
+	} {
+		if got := nvidiaNode(c.driver, c.minor); got != c.want {
+			t.Errorf("%s %d: %s, want %s", c.driver, c.minor, got, c.want)
+		}
+	}
+	for _, c := range []struct {
+		driver string
+		gpus   int
+		want   []uint32
+	}{
+		{"nvidia", 2, []uint32{0, 1, 254, 255}},
+		{"nvidiactl", 0, []uint32{254, 255}},
+		{"nvidia-uvm", 2, []uint32{0, 1}},
+		{"nvidia-caps", 2, nil},
+	} {
+		if got := nvidiaMinors(c.driver, c.gpus); !slices.Equal(got, c.want) {
+			t.Errorf("%s, %d GPUs: %v, want %v", c.driver, c.gpus, got, c.want)
+		}
+	}
+	if got := nvidiaMinors("nvidia", 300); len(got) != 256 || got[253] != 253 {
+		t.Errorf("300 GPUs: %v", got)
 	}
 }

@@ -260,6 +260,34 @@ func TestRetriesShare(t *testing.T) {
 	}
 }
 
+// TestLastTry: an attempt that failed too often is given up, although there is room for it.
+func TestLastTry(t *testing.T) {
+	s := newTestSource(Options{}, func() {})
+	a := attempt{event: event{key: gen.DatapathContextKey{Tgid: 1}, cgroup: 1, qp: 1, device: 1, existed: true}}
+	for a.tries = 1; a.tries < maxTries; a.tries++ {
+		s.tracker.retryLater(a)
+	}
+	if len(s.searches.retries) != maxTries-1 || len(s.meter.unlocated) != 0 {
+		t.Fatalf("%d attempts wait, %d are given up", len(s.searches.retries), len(s.meter.unlocated))
+	}
+	if s.tracker.retryLater(a); len(s.searches.retries) != maxTries-1 || len(s.meter.unlocated) != 1 {
+		t.Errorf("%d attempts wait, %d are given up", len(s.searches.retries), len(s.meter.unlocated))
+	}
+}
+
+// TestManyExisting: of the queue pairs that a process had before the start, a few on each device are searched.
+func TestManyExisting(t *testing.T) {
+	var all []event
+	for i := range 100 {
+		all = append(all, event{key: gen.DatapathContextKey{Tgid: 1}, device: uint32(i % 2), qp: uint64(i)})
+	}
+	all = append(all, event{key: gen.DatapathContextKey{Tgid: 2}, qp: 100})
+	few := fewOfEach(all)
+	if len(few) != 33 || few[31].qp != 31 || few[32].qp != 100 {
+		t.Errorf("%d queue pairs, want 33: 16 of each device, and 1 of another process", len(few))
+	}
+}
+
 // TestRepeatedTooOften: a process cannot have the sensor search for ever.
 func TestRepeatedTooOften(t *testing.T) {
 	path, _ := buildFake(t)

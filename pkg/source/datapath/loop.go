@@ -12,7 +12,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/hotplug"
@@ -229,17 +228,25 @@ func (l *loop) attach(ctx context.Context) {
 	if err != nil {
 		l.opts.Logger.Warn("existing connections are not counted on the data path", zap.Error(err))
 	}
-	// The queue pairs of a process on a device have the same functions, or one of a
-	// few sets.
-	of := map[gen.DatapathContextKey]int{}
-	for _, e := range existing {
-		key := gen.DatapathContextKey{Context: uint64(e.device), Tgid: e.key.Tgid}
-		if of[key]++; of[key] <= maxExisting {
-			e.existed = true
-			l.tracker.observe(e)
-		}
+	for _, e := range fewOfEach(existing) {
+		e.existed = true
+		l.tracker.observe(e)
 	}
 	l.opts.Logger.Info("data path hooks attached")
+}
+
+// fewOfEach returns the first queue pairs of each process on each device, which have the same functions as the others, or
+// one of a few sets.
+func fewOfEach(existing []event) (few []event) {
+	type user struct{ tgid, device uint32 }
+	of := map[user]int{}
+	for _, e := range existing {
+		key := user{e.key.Tgid, e.device}
+		if of[key]++; of[key] <= maxExisting {
+			few = append(few, e)
+		}
+	}
+	return few
 }
 
 func (l *loop) receive(ctx context.Context, k *kernel) {

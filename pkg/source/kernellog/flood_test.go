@@ -7,8 +7,10 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -104,6 +106,41 @@ func TestOverrun(t *testing.T) {
 			t.Errorf("%v, want %d records that are overwritten", got, 100*lost)
 		}
 	}
+}
+
+// TestEndlessLog: if the log never ends, records count as older than the start for some seconds only.
+func TestEndlessLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "kmsg")
+		if err := unix.Mkfifo(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		began, end := time.Now(), make(chan struct{})
+		s, err := New(Options{Path: path, Procfs: t.TempDir(), read: func(_ int, b []byte) (int, error) {
+			select {
+			case <-end:
+				return 0, unix.EINVAL
+			case <-time.After(time.Second):
+				return copy(b, "4,1,1,-;x"), nil
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-s.caught:
+			if took := time.Since(began); took < maxCatchUp || took > 2*maxCatchUp {
+				t.Errorf("new records count after %v", took)
+			}
+		case <-time.After(time.Hour):
+			t.Error("no record counts")
+		}
+		close(end)
+		<-s.done // Close waits for a read, which synctest cannot see
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestHostileLog: whatever containers bring into the log, the source continues, and counts the kernel's own reports.

@@ -310,6 +310,17 @@ func TestRecords(t *testing.T) {
 	}
 }
 
+// TestUptime: a record of a later time than a computer runs is not the kernel's. Its microseconds would not fit a time.Duration.
+func TestUptime(t *testing.T) {
+	for microseconds, want := range map[string]bool{
+		"0": true, "-1": false, "3153600000000000": true, "3153600000000001": false, "9300000000000000": false,
+	} {
+		if r, ok := parseRecord([]byte("4,1," + microseconds + ",-;x")); ok != want || r.sinceBoot < 0 {
+			t.Errorf("%s: %t, %v", microseconds, ok, r.sinceBoot)
+		}
+	}
+}
+
 // FuzzRecord: codes and addresses are from a bounded set for any log.
 func FuzzRecord(f *testing.F) {
 	f.Add([]byte(nvidiaRecord("NVRM: Xid (PCI:0000:c1:00 GPU-I:05): 13, pid=7, name=a b, Graphics Exception")))

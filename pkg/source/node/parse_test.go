@@ -100,3 +100,19 @@ func FuzzParse(f *testing.F) {
 		_, _, _, _ = splitSensor(string(b))
 	})
 }
+
+// TestManySensorFiles: of a directory with very many files, the first by name are read.
+func TestManySensorFiles(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct{ others, want int }{{maxSensorFiles - 1, 1}, {maxSensorFiles, 0}} {
+		files := map[string]string{"temp1_input": "1\n"}
+		for i := range c.others {
+			files[fmt.Sprintf("a%d", i)] = ""
+		}
+		write(t, dir, files)
+		var found chip
+		if found.scan(dir, map[string]*sensor{}); len(found.sensors) != c.want {
+			t.Errorf("beside %d files: %d sensors, want %d", c.others, len(found.sensors), c.want)
+		}
+	}
+}
