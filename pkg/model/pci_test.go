@@ -29,13 +29,13 @@ func TestPossible(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	var f PCIFunction
-	if got := f.Errors(); len(got) != 0 {
+	if got := f.Errors(nil); len(got) != 0 {
 		t.Errorf("without AER: %v", got)
 	}
 	f.AER = []AERErrors{{Severity: "correctable", Total: 3}, {Severity: "fatal", Total: 1}}
 	f.Upstream.AER = []AERErrors{{Severity: "nonfatal", Total: 5}, {Severity: "correctable", Total: 4}}
 	want := []Counter{{Name: "correctable", Value: 7}, {Name: "fatal", Value: 1}, {Name: "nonfatal", Value: 5}}
-	if got := f.Errors(); !reflect.DeepEqual(got, want) {
+	if got := f.Errors(nil); !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
