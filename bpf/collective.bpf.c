@@ -148,7 +148,7 @@ const enum collective_flag *unused_collective_flag __attribute__((unused));
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 2048);
 	__type(key, struct collective_process_key);
 	__type(value, struct collective_process);
 } collective_processes SEC(".maps");

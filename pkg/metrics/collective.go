@@ -25,7 +25,7 @@ func collectiveMetrics() []metric {
 	launches := func(name, help string, value func(*model.Launches) uint64) metric {
 		return metric{
 			name: name, typ: counter, owned: true, labels: []string{"library", "communicator", "rank", "operation"},
-			detail: []string{"communicator"}, help: help,
+			detail: []string{"communicator", "rank"}, help: help,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Communicators {
 					c := &v.shares.Communicators[i]
@@ -43,7 +43,7 @@ func collectiveMetrics() []metric {
 	}
 	of := func(name string, typ dto.MetricType, help string, labels []string, emit func(*exposition.Builder, *exposition.OwnerLabels, *share)) metric {
 		return metric{
-			name: name, typ: typ, owned: true, labels: labels, detail: []string{"communicator"}, help: help,
+			name: name, typ: typ, owned: true, labels: labels, help: help,
 			emit: func(v *view, b *exposition.Builder) {
 				for i := range v.shares.Communicators {
 					c := &v.shares.Communicators[i]
@@ -61,7 +61,7 @@ func collectiveMetrics() []metric {
 			[]string{"communicator", "rank"}, func(b *exposition.Builder, o *exposition.OwnerLabels, c *share) {
 				known(b, moment(c.LastLaunch), o, c.Key, c.Rank)
 			}),
-		of("container_collective_communicator_info", gauge, "Ranks and parent of a communicator, and the library's version; 1.",
+		of("container_collective_communicator_info", gauge, "Ranks and parent of a communicator, and the version of its library.",
 			[]string{"communicator", "rank", "nranks", "parent", "library", "version"},
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *share) {
 				ranks := ""
