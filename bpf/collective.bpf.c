@@ -95,7 +95,7 @@ struct communicator {
 	__u32 tgid;     /* 0: the entry is being made */
 	__u32 flags;
 	__u32 nranks;
-	__u32 rank;    /* not RANKED: in the communicator of which it was derived */
+	__u32 rank;    /* not RANKED: in its parent */
 	__u32 library; /* 0: NCCL, 1: RCCL */
 	__u32 pad;
 	__u8 id[ID_SIZE]; /* secret: who knows it may join */
@@ -125,8 +125,8 @@ struct launches {
 };
 
 /*
- * Constants of a function: the positions, from 1 on, of the communicator, the elements, the type and the
- * buffer among its arguments. 0: there is none.
+ * Constants of a function: the positions, from 1 on, of the communicator, the number of elements and their type
+ * among its arguments. 0: the function lacks the argument.
  */
 const volatile __u32 function;
 const volatile __u32 kind;

@@ -36,12 +36,15 @@ func collectiveMetrics() []metric {
 				}
 				for i := range v.shares.Collectives {
 					s := &v.shares.Collectives[i]
-					b.Since(s.Since).Share(float64(value(&s.Value)), v.owners[s.Owner], s.Key.Library, s.Key.Communicator, "", s.Key.Operation)
+					k := &s.Key
+					b.Since(s.Since).Share(float64(value(&s.Value)), v.owners[s.Owner], k.Library, k.Communicator, "", k.Operation)
 				}
 			},
 		}
 	}
-	of := func(name string, typ dto.MetricType, help string, labels []string, emit func(*exposition.Builder, *exposition.OwnerLabels, *share)) metric {
+	of := func(
+		name string, typ dto.MetricType, help string, labels []string, emit func(*exposition.Builder, *exposition.OwnerLabels, *share),
+	) metric {
 		return metric{
 			name: name, typ: typ, owned: true, labels: labels, help: help,
 			emit: func(v *view, b *exposition.Builder) {

@@ -24,8 +24,8 @@ const (
 	lastPause  = time.Hour
 )
 
-// Upper bounds of the cost of a call on a quiet machine: half of the cost of a call with a return probe in source gpumemory. stepped: the kernel single-steps the
-// first instruction of the function, because it cannot emulate it.
+// Upper bounds of the cost of a call on a quiet machine: half of the cost of a call with a return probe in source gpumemory. stepped:
+// the kernel single-steps the first instruction of the function, because it cannot emulate it.
 const (
 	callCost        = 2 * time.Microsecond
 	callCostStepped = 7 * time.Microsecond

@@ -282,7 +282,7 @@ func TestBadPointers(t *testing.T) {
 	t.Errorf("%+v", ranks)
 }
 
-// TestRefusedParts refuses each program, map and helper in turn: without one of them, the source is unsupported.
+// TestRefusedParts refuses each program, map and helper in turn: the source must not start without a used part.
 func TestRefusedParts(t *testing.T) {
 	bpf.Root(t)
 	spec, err := gen.LoadCollective()

@@ -23,7 +23,7 @@ type function struct {
 	name      string
 	kind      gen.CollectiveFunctionKind
 	operation string // of a launch
-	// Positions of arguments, from 1 on; 0: there is none.
+	// Positions of arguments, from 1 on; 0: the function lacks the argument.
 	communicator, count, typ uint32
 }
 
@@ -81,7 +81,7 @@ var operations = func() (list []string) {
 	return list
 }()
 
-// file is a file in which functions are searched.
+// fileName is a file in which functions are searched.
 type fileName struct {
 	locate.LibraryName
 	library int

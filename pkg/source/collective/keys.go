@@ -57,7 +57,7 @@ func has(c *gen.CollectiveCommunicator, flag gen.CollectiveCollectiveFlag) bool 
 	return c.Flags&uint32(flag) != 0
 }
 
-// isLate reports whether a communicator cannot be told from others.
+// isLate reports whether a communicator has no Key.
 func isLate(c *gen.CollectiveCommunicator) bool {
 	return !has(c, gen.CollectiveCollectiveFlagIDENTIFIED) && !has(c, gen.CollectiveCollectiveFlagLOCAL)
 }

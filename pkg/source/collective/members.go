@@ -178,7 +178,7 @@ func (m *members) choose() map[*member]bool {
 	return chosen
 }
 
-// candidates returns the communicators that can be told apart, the most important first.
+// candidates returns the communicators with a Key, the most important first.
 func (m *members) candidates() []*candidate {
 	index := map[model.CgroupID]map[string]*candidate{}
 	var all []*candidate

@@ -28,7 +28,7 @@ func (n *fileName) libraryOf(lib *locate.Library) int {
 	return n.library
 }
 
-// note records what a file tells about the library of a process.
+// note records what a file says about the library of a process.
 func (p *process) note(name *fileName, lib *locate.Library) {
 	switch {
 	case name.graphs:

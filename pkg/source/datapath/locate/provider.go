@@ -38,7 +38,7 @@ type object struct {
 	dynamic elf.Prog64
 	unwind  elf.Prog64 // PT_GNU_EH_FRAME
 	notes   []elf.Prog64
-	// of the section headers; 0 sections: there are none
+	// the section headers, which a file need not have
 	sectionOffset uint64
 	sectionNumber int
 	sectionNames  int // the section that has the names
