@@ -128,7 +128,8 @@ func TestCommunicators(t *testing.T) {
 		7: {"parent-3", world, 6}, 8: {"parent-3", world, 10}, 9: {"15", "", 16},
 		10: {"0", "", 2}, 11: {"1", "", 2}, 20: {"0", "", 3}, 21: {"1", "", 3}, 22: {"2", "", 3},
 	} {
-		if f := by[slot]; f.Rank != want.rank || f.Parent != want.parent || f.Ranks != want.ranks || f.Library != "rccl" || f.Version != "2.27.7" {
+		f := by[slot]
+		if f.Rank != want.rank || f.Parent != want.parent || f.Ranks != want.ranks || f.Library != "rccl" || f.Version != "2.27.7" {
 			t.Errorf("%d: %+v, want %+v", slot, f, want)
 		}
 	}

@@ -224,6 +224,9 @@ func (l *loop) handle(r *result) {
 		l.opts.Logger.Info("a library is not probed", zap.Int("pid", p.PID()), zap.Error(r.err))
 	}
 	l.own(p) // the cgroup may have been unknown before
+	if r.err == nil {
+		p.linked = linked{graphs: p.graphs} // the process may have executed another program
+	}
 	for i := range r.libraries {
 		l.add(p, &r.libraries[i], r)
 	}

@@ -163,7 +163,9 @@ var all = func() (names []string) {
 }()
 
 // read returns the facts of a cgroup, sorted.
-func read(t testing.TB, s *Source, c cgroup) (ranks []model.Communicator, others map[model.CollectiveKey]model.Launches, gaps []model.CollectiveGap) {
+func read(t testing.TB, s *Source, c cgroup) (
+	ranks []model.Communicator, others map[model.CollectiveKey]model.Launches, gaps []model.CollectiveGap,
+) {
 	t.Helper()
 	snap, err := s.Read(t.Context())
 	if err != nil {
