@@ -11,7 +11,7 @@ import (
 
 // BenchmarkCall is the time of calls of a FAKE library, which takes nanoseconds itself.
 func BenchmarkCall(b *testing.B) {
-	built := fakes.Build(b, b.TempDir())
+	built := build(b)
 	r := fakes.Start(b, command(built.Rank))
 	r.OK("load %s", built.NCCL)
 	r.OK("init rank 1 11 2 1")

@@ -31,7 +31,7 @@ func covered(t testing.TB, s *Source, c cgroup, want ...model.CollectiveGap) {
 // TestLate: communicators that were made before the probes, or whose handle is elsewhere at the first launch, are counted without an id.
 // A communicator that is split from one of them has no id either.
 func TestLate(t *testing.T) {
-	b := fakes.Build(t, t.TempDir())
+	b := build(t)
 	var h holders
 	c := newCgroup(t)
 	r := c.start(t, b.Rank)
@@ -76,7 +76,7 @@ func TestLate(t *testing.T) {
 
 // TestStatic: programs and a library that contain the library. Without symbols nothing is counted, and the coverage says so.
 func TestStatic(t *testing.T) {
-	b := fakes.Build(t, t.TempDir())
+	b := build(t)
 	var h holders
 	c, torch, stripped := newCgroup(t), newCgroup(t), newCgroup(t)
 	r := c.start(t, b.Static)
@@ -114,7 +114,7 @@ func TestStatic(t *testing.T) {
 
 // TestGraphs: launches of graphs are noticed in a process with collectives. Another process is not slowed.
 func TestGraphs(t *testing.T) {
-	b := fakes.Build(t, t.TempDir())
+	b := build(t)
 	var h holders
 	c := newCgroup(t)
 	alone := newCgroup(t).start(t, b.Rank)
@@ -139,7 +139,7 @@ func TestGraphs(t *testing.T) {
 
 // TestRefusedConsent: a container that refuses probes has none, and its coverage says so.
 func TestRefusedConsent(t *testing.T) {
-	b := fakes.Build(t, t.TempDir())
+	b := build(t)
 	var h holders
 	c := newCgroup(t)
 	r := c.start(t, b.Rank)
@@ -158,7 +158,7 @@ func TestRefusedConsent(t *testing.T) {
 
 // TestBudget: a function that a process calls all the time is no longer probed for a while. The others are.
 func TestBudget(t *testing.T) {
-	b := fakes.Build(t, t.TempDir())
+	b := build(t)
 	var h holders
 	c := newCgroup(t)
 	r := c.start(t, b.Rank)
@@ -181,7 +181,7 @@ func TestBudget(t *testing.T) {
 
 // TestShare: a workload that makes more communicators than its share loses the rest, which is counted. Another workload has room.
 func TestShare(t *testing.T) {
-	b := fakes.Build(t, t.TempDir())
+	b := build(t)
 	var h holders
 	greedy, other := newCgroup(t), newCgroup(t)
 	const entries, made = 64, 40
@@ -230,7 +230,7 @@ func TestShare(t *testing.T) {
 
 // TestPending: of the communicators that a process makes without using them, the last ones are known.
 func TestPending(t *testing.T) {
-	b := fakes.Build(t, t.TempDir())
+	b := build(t)
 	var h holders
 	c := newCgroup(t)
 	r := c.start(t, b.Rank)
@@ -260,7 +260,7 @@ func TestPending(t *testing.T) {
 
 // TestBadPointers: a process passes pointers to nothing. It runs on, and others are counted.
 func TestBadPointers(t *testing.T) {
-	b := fakes.Build(t, t.TempDir())
+	b := build(t)
 	var h holders
 	c := newCgroup(t)
 	r := c.start(t, b.Rank)

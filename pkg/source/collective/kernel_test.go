@@ -20,7 +20,7 @@ var typeSizes = []uint64{1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1}
 // TestLaunches compares what four ranks launch on a communicator with the counts, operation by operation and type by type. The ranks make
 // the communicator in each way that takes an id.
 func TestLaunches(t *testing.T) {
-	b := fakes.Build(t, t.TempDir())
+	b := build(t)
 	var h holders
 	c := newCgroup(t)
 	var ranks []*fakes.Rank
@@ -76,7 +76,7 @@ func TestLaunches(t *testing.T) {
 
 // TestCommunicators: communicators of one process, made in all ways. Two of them have the same address one after the other.
 func TestCommunicators(t *testing.T) {
-	b := fakes.Build(t, t.TempDir())
+	b := build(t)
 	var h holders
 	c := newCgroup(t)
 	r := c.start(t, b.Rank)
@@ -185,7 +185,7 @@ func entriesLeft(t testing.TB, s *Source) {
 
 // TestSplitOfRanks: two ranks that split in the same order get the same key for the same color.
 func TestSplitOfRanks(t *testing.T) {
-	b := fakes.Build(t, t.TempDir())
+	b := build(t)
 	var h holders
 	s := startSource(t, &h)
 	var got [2][]model.Communicator

@@ -26,7 +26,32 @@ import (
 	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// builtOnce is where the FAKES are built, once for all tests.
+var builtOnce string
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(builtOnce)
+		os.Exit(code)
+	}))
+}
+
+// build returns FAKES of the test's own: a probe is on a file.
+func build(t testing.TB) fakes.Built {
+	t.Helper()
+	if os.Getenv(fakes.BuiltVar) == "" {
+		if builtOnce == "" {
+			dir, err := os.MkdirTemp("", "collective") //nolint:usetesting // it outlives the test
+			if err != nil {
+				t.Fatal(err)
+			}
+			builtOnce = dir
+			fakes.Build(t, dir)
+		}
+		t.Setenv(fakes.BuiltVar, builtOnce)
+	}
+	return fakes.Build(t, t.TempDir())
+}
 
 // holders are the processes that have a GPU open, which this machine lacks.
 type holders struct {
