@@ -24,11 +24,11 @@ const (
 	lastPause  = time.Hour
 )
 
-// Upper bounds of the cost of a call on a quiet machine: half of the cost of a call with a return probe in source gpumemory. stepped:
-// the kernel single-steps the first instruction of the function, because it cannot emulate it.
+// Upper bounds of the cost of a call, measured by BenchmarkCall in a virtual machine with slow traps. stepped: the kernel single-steps the
+// first instruction of the function, because it cannot emulate it.
 const (
-	callCost        = 2 * time.Microsecond
-	callCostStepped = 7 * time.Microsecond
+	callCost        = 6 * time.Microsecond
+	callCostStepped = 35 * time.Microsecond
 )
 
 type account struct {
