@@ -369,6 +369,8 @@ bench: build tracefs ## What a scrape, a verb and the sensor itself cost
 	@go test -run '^$$' -bench Storm -benchtime 200x ./pkg/source/cgroup | grep ns/op
 	@echo; echo "What probes cost a call that allocates GPU memory (FAKE library, which takes nanoseconds)"
 	@go test -run '^$$' -bench Call -benchtime 20000x ./pkg/source/gpumemory | grep ns/op
+	@echo; echo "What a probe costs a launch of a collective (FAKE library, which takes nanoseconds)"
+	@go test -run '^$$' -bench Call -benchtime 20000x ./pkg/source/collective | grep ns/op
 	@echo; echo "An ioctl of a GPU driver with --collector.gpudriver: time in the programs, without the two kprobes (FAKE files)"
 	@go test -run '^$$' -bench Programs -benchtime 100000x ./pkg/source/gpudriver | grep ns/op
 	@echo; echo "Calls into NVML for 8 H100 with 18 links each: of a round (5 s by default; FAKE library, which counts them), of a scrape"

@@ -16,3 +16,4 @@ package gen
 //go:generate enums -type order -type control_args -type path_event -type outstanding Datapath ../bpf/datapath.bpf.c -- -mcpu=v3
 //go:generate bpf -type allocation_loss -type allocation_map GPUMemory ../bpf/gpumemory.bpf.c
 //go:generate bpf -type mappings_limit Mappings ../bpf/mappings.bpf.c
+//go:generate bpf -type function_kind -type collective_flag -type collective_loss -type collective_map Collective ../bpf/collective.bpf.c

@@ -160,6 +160,7 @@ func TestBinaryOnFakeNode(t *testing.T) {
 	t.Run("Intel GPU", func(t *testing.T) { testIntelGPU(t, binary) })
 
 	t.Run("GPU memory", func(t *testing.T) { testGPUMemory(t, binary) })
+	t.Run("collectives", func(t *testing.T) { testCollectives(t, binary) })
 
 	t.Run("PCIe links", func(t *testing.T) { testPCIe(t, binary) })
 

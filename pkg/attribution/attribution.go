@@ -64,6 +64,9 @@ type Attribution struct {
 	// are not measured.
 	DriverShares []DriverShare
 	DriverTasks  []DriverTask
+	// Communicators are the ranks of communicators, CollectiveGaps what launches are not counted. Nil if launches are not counted.
+	Communicators  []CommunicatorShare
+	CollectiveGaps []CollectiveGapShare
 	// Usages are the node resources of containers and jobs, Networks the bytes and packets of pods.
 	Usages   []UsageShare
 	Networks []NetworkShare
@@ -160,6 +163,7 @@ func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic f
 	a.Budgets = o.budgets(s)
 	a.DeviceHandles = o.deviceHandles(s)
 	a.DriverShares, a.DriverTasks = o.driverShares(s), o.driverTasks(s)
+	a.Communicators, a.CollectiveGaps = o.communicators(s), o.collectiveGaps(s)
 	a.Usages = o.usages(s)
 	a.Networks = o.networks(s)
 	traffic(&a)

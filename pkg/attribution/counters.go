@@ -23,6 +23,7 @@ type CounterShares struct {
 	Faults           []Share[model.FaultKey, model.Count] // see FaultShares
 
 	FailedAllocations []Share[model.AllocationKey, model.Allocations]
+	Collectives       []Share[model.CollectiveKey, model.Launches] // of communicators that are not in Communicators
 	OwnerLosses       []Share[model.LossKey, model.Count]
 }
 
@@ -60,6 +61,8 @@ func newCounters() []counter {
 			func(a a) *[]Share[model.SpentKey, model.CPUTime] { return &a.Spent }),
 		count(func(s s) []model.Series[model.AllocationKey, model.Allocations] { return s.FailedAllocations },
 			func(a a) *[]Share[model.AllocationKey, model.Allocations] { return &a.FailedAllocations }),
+		count(func(s s) []model.Series[model.CollectiveKey, model.Launches] { return s.Collectives },
+			func(a a) *[]Share[model.CollectiveKey, model.Launches] { return &a.Collectives }),
 		count(func(s s) []model.Series[model.DriverCallKey, model.Histogram] { return s.DriverCalls },
 			func(a a) *[]Share[model.DriverCallKey, model.Histogram] { return &a.DriverCalls }),
 		count(func(s s) []model.Series[model.LossKey, model.Count] { return s.OwnerLosses },

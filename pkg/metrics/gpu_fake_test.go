@@ -34,6 +34,7 @@ func gpuNode() []engine.Registration {
 		{Source: &fake{name: "access", facts: accessFacts()}},
 		{Source: &fake{name: "kernellog", facts: faultFacts()}},
 		{Source: &fake{name: "gpumemory", facts: allocationFacts()}},
+		{Source: &fake{name: "collective", facts: collectiveFacts()}},
 		{Source: &fake{name: "gpudriver", facts: driverFacts()}},
 		{Source: n},
 	}

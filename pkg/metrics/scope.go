@@ -147,6 +147,9 @@ func (s *scope) describe(a *attribution.Attribution) {
 	for i := range a.FailedAllocations {
 		s.described[a.FailedAllocations[i].Owner] = true
 	}
+	for i := range a.CollectiveGaps {
+		s.described[a.CollectiveGaps[i].Owner] = true
+	}
 	for i := range a.Assigned {
 		s.described[a.Assigned[i].Owner] = true
 	}

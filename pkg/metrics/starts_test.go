@@ -62,6 +62,7 @@ func startedFacts(first bool) model.Snapshot {
 	fault := model.FaultKey{Driver: model.DriverNVIDIA, PCIAddress: "0000:c1:00.0", Code: "31"}
 	s.Faults, s.FaultTotals = oneRow(fault, model.Count(1)), []model.FaultTotal{{FaultKey: fault, Count: 1}}
 	s.DriverCalls = oneRow(model.DriverCallKey{Driver: "nvidia"}, h)
+	s.Collectives = oneRow(model.CollectiveKey{Library: "nccl", Communicator: "late", Operation: "all_reduce"}, model.Launches{Count: 1, Bytes: 5})
 	s.OwnerLosses = oneRow(model.LossKey{Reason: "verbs_map_share"}, model.Count(1))
 	if first {
 		s.Created, s.Verbs, s.VerbErrors, s.Traffic = s.Created[:0], s.Verbs[:0], s.VerbErrors[:0], nil
@@ -69,6 +70,7 @@ func startedFacts(first bool) model.Snapshot {
 		s.Late, s.Unread, s.Spent, s.DeviceOpens = s.Late[:0], s.Unread[:0], s.Spent[:0], s.DeviceOpens[:0]
 		s.FailedAllocations, s.Faults, s.FaultTotals = s.FailedAllocations[:0], s.Faults[:0], s.FaultTotals[:0]
 		s.DriverCalls, s.OwnerLosses, s.Objects = s.DriverCalls[:0], s.OwnerLosses[:0], s.Objects[:0]
+		s.Collectives = s.Collectives[:0]
 		return s
 	}
 	for _, c := range []string{"port_xmit_data", "port_rcv_data"} {

@@ -89,6 +89,7 @@ func groups(labels []string) []group {
 		{"GPU health", gpuHealthNotes, of("gpu", gpuHealthMetrics())},
 		{"GPUs of workloads", gpuShareNotes, of("gpu", gpuShareMetrics())},
 		{"Failed allocations of GPU memory", allocationNotes, of("gpumemory", allocationMetrics())},
+		{"Collectives", collectiveNotes, of("collective", collectiveMetrics())},
 		{"Faults in the kernel log", faultNotes, of("kernellog", faultMetrics())},
 		{"Ioctls of GPU drivers", driverNotes, of("gpudriver", driverMetrics())},
 		{"Kubelet", kubeletNotes, of("kubelet", kubeletMetrics())},

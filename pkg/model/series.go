@@ -51,6 +51,8 @@ type (
 		Vendor Vendor
 		API    string
 	}
+	// CollectiveKey is an operation of NCCL or RCCL in LateCommunicators or OtherCommunicators.
+	CollectiveKey struct{ Library, Communicator, Operation string }
 	// LossKey is why a probe did not record an event.
 	LossKey struct{ Reason string }
 	// SpentKey is the key of a value without further keys.

@@ -98,6 +98,11 @@ type Snapshot struct {
 	DenialsUnseen bool
 	// FailedAllocations count the allocations of GPU memory that failed for lack of memory.
 	FailedAllocations []Series[AllocationKey, Allocations]
+	// Communicators are the ranks of communicators of NCCL and RCCL, Collectives the launches in communicators that are not listed.
+	// CollectiveCoverage says what both lack.
+	Communicators      []Communicator
+	Collectives        []Series[CollectiveKey, Launches]
+	CollectiveCoverage []CollectiveCoverage
 	// Faults and FaultTotals count logged errors of GPUs and HCAs since the sensor's start, by cgroup and by device.
 	// FaultHistory are the last faults, oldest first.
 	Faults       []Series[FaultKey, Count]
@@ -174,6 +179,10 @@ var lists = []factList{
 	series(func(s *Snapshot) *[]Series[OpenKey, Opens] { return &s.DeviceOpens }),
 	byCgroup(func(s *Snapshot) *[]DeviceHandles { return &s.DeviceHandles }, func(f *DeviceHandles) CgroupID { return f.Cgroup }),
 	series(func(s *Snapshot) *[]Series[AllocationKey, Allocations] { return &s.FailedAllocations }),
+	byCgroup(func(s *Snapshot) *[]Communicator { return &s.Communicators }, func(f *Communicator) CgroupID { return f.Cgroup }),
+	series(func(s *Snapshot) *[]Series[CollectiveKey, Launches] { return &s.Collectives }),
+	byCgroup(func(s *Snapshot) *[]CollectiveCoverage { return &s.CollectiveCoverage },
+		func(f *CollectiveCoverage) CgroupID { return f.Cgroup }),
 	series(func(s *Snapshot) *[]Series[FaultKey, Count] { return &s.Faults }),
 	list(func(s *Snapshot) *[]FaultTotal { return &s.FaultTotals }),
 	byCgroup(func(s *Snapshot) *[]Fault { return &s.FaultHistory }, func(f *Fault) CgroupID { return f.Cgroup }),

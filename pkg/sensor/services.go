@@ -105,6 +105,7 @@ func (s *services) sources() []engine.Registration {
 	add(s.DataPath != "off", "datapath", s.newDataPath)
 	add(s.Access, "access", s.newAccess)
 	add(s.Allocations, "gpumemory", s.newGPUMemory)
+	add(s.Collective, "collective", s.newCollective)
 	var logged []engine.Registration // made before the GPUs, which use it, and registered after them
 	if s.KernelLog {
 		logged = append(logged, made("kernellog", s.newKernelLog))

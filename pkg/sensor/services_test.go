@@ -18,13 +18,13 @@ import (
 func TestPanickingConstructors(t *testing.T) {
 	f := Options{Logger: zap.NewNop()}
 	f.Runtime, f.Probe, f.PCI, f.RDMA, f.Link, f.DataPath, f.Access, f.Allocations = true, true, true, true, true, "survey", true, true
-	f.KernelLog, f.GPU, f.GPUDriver, f.Kubelet, f.Fabric, f.Node = true, true, true, true, true, true
+	f.Collective, f.KernelLog, f.GPU, f.GPUDriver, f.Kubelet, f.Fabric, f.Node = true, true, true, true, true, true, true
 	f.Endpoint = "127.0.0.1:1"
 	s := newServices(f, parsedFlags{})
 	s.log = nil
 	panics := map[string]bool{"events": false, "drm": false, "pci": false} // events need the runtimes, and drm and pci log nothing
 	for _, name := range []string{
-		"runtime", "probe", "rdma", "link", "datapath", "access", "gpumemory", "kernellog", "gpudriver", "kubelet", "fabric", "node",
+		"runtime", "probe", "rdma", "link", "datapath", "access", "gpumemory", "collective", "kernellog", "gpudriver", "kubelet", "fabric", "node",
 		model.NVIDIA.Row().Source, model.AMD.Row().Source, model.Intel.Row().Source,
 	} {
 		panics[name] = true

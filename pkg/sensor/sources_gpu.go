@@ -12,6 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/access"
 	"github.com/accelscope/accelscope/pkg/source/amdgpu"
+	"github.com/accelscope/accelscope/pkg/source/collective"
 	"github.com/accelscope/accelscope/pkg/source/datapath/returnprobe"
 	"github.com/accelscope/accelscope/pkg/source/drm"
 	"github.com/accelscope/accelscope/pkg/source/gpudriver"
@@ -58,6 +59,24 @@ func (s *services) newGPUMemory() engine.Registration {
 		},
 	})
 	return register("gpumemory", source, err)
+}
+
+// newCollective makes the source that counts launches of NCCL and RCCL.
+func (s *services) newCollective() engine.Registration {
+	if !s.Access { // which lists the processes with an open GPU
+		return register("collective", nil, fmt.Errorf("%w: needs --collector.access", model.ErrUnsupported))
+	}
+	gate, err := s.gate()
+	if err != nil {
+		return register("collective", nil, err)
+	}
+	source, err := collective.New(collective.Options{
+		Procfs: s.Procfs, Subsystem: s.subsystem(), Interval: s.GPUInterval, KeyFile: s.KeyFile,
+		Holders: s.holders.Holders, CgroupOf: s.cgroupOf(), OwnerOf: s.ownerOf(), Gate: gate, Workloads: s.workloads,
+		Logger:  s.log.Named("collective"),
+		Consent: s.consent,
+	})
+	return register("collective", source, err)
 }
 
 // newGPUDriver makes the source that measures ioctls of GPU drivers.

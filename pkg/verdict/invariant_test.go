@@ -14,7 +14,7 @@ import (
 // sourcesOfNodes are the sources of pkg/sensor, and a source that does not exist yet. Only GPU sources are judged by
 // name.
 var sourcesOfNodes = []string{
-	"cgroup", "runtime", "container", "rdma", "pci", "link", "probe", "datapath", "access", "gpumemory", "amdgpu", "nvidia", "intel", "drm",
+	"cgroup", "runtime", "container", "rdma", "pci", "link", "probe", "datapath", "access", "gpumemory", "collective", "amdgpu", "nvidia", "intel", "drm",
 	"gpudriver", "kernellog", "kubelet", "fabric", "node", "events", "another",
 }
 

@@ -44,6 +44,7 @@ func steps(r *receiver, tools string) []source {
 		{name: "kubelet, none there", off: "--no-collector.kubelet"},
 		{name: "gpudriver, no driver there", on: []string{"--collector.gpudriver"}},
 		{name: "gpumemory, no process there", on: []string{"--gpu.allocation-failures"}},
+		{name: "collective, no process there", on: []string{"--collector.collective"}},
 		{name: "datapath, no process there", on: []string{"--rdma.datapath=survey"}},
 		{name: "pages, nobody has one open", off: "--no-web.pages"},
 		{name: "events, to a receiver", on: r.arguments(), shown: "accelscope_events_connected 1"},

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/accelscope/accelscope/tests/fakes/collective"
 	"github.com/accelscope/accelscope/tests/fakes/gpumemory"
 	"github.com/accelscope/accelscope/tests/fakes/nvml"
 	"github.com/accelscope/accelscope/tests/machines/vm"
@@ -157,6 +158,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath many mappings", node.manyMappings, "6.12", node.uprobes},
 	{"uprobes", node.gate, "5.10 6.12", node.plain},
 	{"gpu memory", node.gpuMemory, "5.10", node.plain},
+	{"collectives", node.collectives, "6.12", node.plain},
 	{"nvidia driver", node.nvidiaDriver, "6.1", node.unloads},
 	{"nvidia release", node.nvidiaRelease, "6.1", node.unloads},
 	{"nvidia signals", node.nvidiaSignals, "6.1", node.unloads},
@@ -212,12 +214,15 @@ func (n node) options(t *testing.T) vm.Options {
 	}
 	fakes := t.TempDir()
 	gpumemory.Build(t, fakes)
+	ranks := t.TempDir()
+	collective.Build(t, ranks)
 	env := []string{
 		nodesVar + "=" + os.Getenv(nodesVar), partVar + "=" + os.Getenv(partVar), binaryVar + "=" + dir + "/accelscope", workloadsVar + "=" + workloads,
 		rdmaTestVar + "=" + dir + "/rdma.test", accessTestVar + "=" + dir + "/access.test", datapathTestVar + "=" + dir + "/datapath.test",
 		returnTestVar + "=" + dir + "/returnprobe.test", probeTestVar + "=" + dir + "/probe.test",
 		uprobeTestVar + "=" + dir + "/uprobe.test", vfTestVar + "=" + dir + "/vf.test",
 		gpuMemoryTestVar + "=" + dir + "/gpumemory.test", slurmTestVar + "=" + dir + "/slurm.test", gpumemory.BuiltVar + "=" + fakes,
+		collectiveTestVar + "=" + dir + "/collective.test", collective.BuiltVar + "=" + ranks,
 		"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	}
 	options := vm.Options{
@@ -246,6 +251,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 		{"test", "-c", "-o", dir + "/returnprobe.test", module + "pkg/source/datapath/returnprobe"},
 		{"test", "-c", "-o", dir + "/probe.test", module + "pkg/source/probe"},
 		{"test", "-c", "-o", dir + "/gpumemory.test", module + "pkg/source/gpumemory"},
+		{"test", "-c", "-o", dir + "/collective.test", module + "pkg/source/collective"},
 		{"test", "-c", "-o", dir + "/uprobe.test", module + "pkg/hook/uprobe"},
 		{"test", "-c", "-o", dir + "/slurm.test", module + "pkg/source/cgroup/slurm"},
 	} {

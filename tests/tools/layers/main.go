@@ -52,6 +52,8 @@ var plants = map[string]plant{
 	"source-cgroup":           {"pkg/source/cgroup/planted.go", module + "pkg/engine"},
 	"source-cgroup-slurm":     {"pkg/source/cgroup/slurm/planted.go", module + "pkg/engine"},
 	"source-cgroup-test":      {"pkg/source/cgroup/planted_test.go", module + "pkg/source/rdma"},
+	"source-collective":       {"pkg/source/collective/planted.go", module + "pkg/engine"},
+	"source-collective-test":  {"pkg/source/collective/planted_test.go", module + "pkg/source/rdma"},
 	"source-container":        {"pkg/source/container/planted.go", module + "pkg/engine"},
 	"source-datapath":         {"pkg/source/datapath/planted.go", module + "pkg/engine"},
 	"source-datapath-locate":  {"pkg/source/datapath/locate/planted.go", module + "pkg/engine"},

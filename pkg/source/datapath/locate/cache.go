@@ -174,7 +174,7 @@ func (l *Locator) point(known *cachedFile, f *os.File, offset uint64) point {
 	if ok {
 		return s
 	}
-	s = disassemble(f, offset)
+	s = disassemble(f, offset, pathArguments)
 	if !full && !isReadError(s.err) {
 		l.mu.Lock()
 		known.points[offset] = s
@@ -183,8 +183,11 @@ func (l *Locator) point(known *cachedFile, f *os.File, offset uint64) point {
 	return s
 }
 
-// disassemble chooses where the function at an offset is probed.
-func disassemble(f io.ReaderAt, offset uint64) point {
+// pathArguments is the number of arguments that the programs of the data path read.
+const pathArguments = 4
+
+// disassemble chooses where the function at an offset is probed by programs that read some of its arguments.
+func disassemble(f io.ReaderAt, offset uint64, arguments int) point {
 	o, err := openObject(f)
 	if err != nil {
 		return point{err: err}
@@ -201,6 +204,6 @@ func disassemble(f io.ReaderAt, offset uint64) point {
 	if err := o.read(address, code); err != nil {
 		return point{err: fmt.Errorf("%w: %w", errNoFunction, err)}
 	}
-	skip, stepped, err := choosePoint(o.machine, code, extent.prologue)
+	skip, stepped, err := choosePoint(o.machine, code, extent.prologue, arguments)
 	return point{offset: offset + skip, stepped: stepped, err: err}
 }

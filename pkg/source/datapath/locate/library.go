@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 )
@@ -17,6 +18,12 @@ const maxLibraries = 8
 type LibraryName struct {
 	Name      string
 	Functions []string
+	// Program: the program of a process, whatever its name.
+	Program bool
+	// Local: the functions may be linked statically, so that only the table of all symbols has them.
+	Local bool
+	// VersionAfter are texts in the read-only data that are followed by the version.
+	VersionAfter []string
 }
 
 // Library is a shared library that a process has mapped.
@@ -26,6 +33,7 @@ type Library struct {
 	Path string // opens the file; valid until the process is closed
 	// Functions has a line for each function of the LibraryName that the library exports, in the same order.
 	Functions []LibraryFunction
+	Version   string // empty: unknown
 }
 
 // LibraryFunction is where an exported function is probed. A function with several versions has several lines.
@@ -48,6 +56,7 @@ type Libraries struct {
 type knownLibrary struct {
 	version   version
 	functions []LibraryFunction
+	text      string // its own version
 }
 
 // NewLibraries returns a search for libraries with an empty cache.
@@ -62,12 +71,13 @@ func (l *Libraries) Find(p *Process) ([]Library, error) {
 	if err != nil {
 		return nil, err
 	}
+	program, _ := os.Readlink(p.path("exe"))
 	seen := map[FileID]bool{}
 	var found []Library
 	var failed error
 	for i := range code {
 		m := &code[i]
-		name := l.match(m.name())
+		name := l.match(m.name(), m.path == program)
 		if name == nil || seen[m.file] {
 			continue
 		}
@@ -90,8 +100,14 @@ func (l *Libraries) Find(p *Process) ([]Library, error) {
 }
 
 // match returns the library of a file, such as libcuda.so.570.86.15, nil if it is another file.
-func (l *Libraries) match(base string) *LibraryName {
+func (l *Libraries) match(base string, program bool) *LibraryName {
 	for i := range l.names {
+		if l.names[i].Program {
+			if program {
+				return &l.names[i]
+			}
+			continue
+		}
 		if rest, ok := strings.CutPrefix(base, l.names[i].Name); ok && (rest == "" || rest[0] == '.') {
 			return &l.names[i]
 		}
@@ -118,7 +134,7 @@ func (l *Libraries) open(p *Process, m *mapping, name *LibraryName) (Library, er
 	l.mu.Unlock()
 	if !ok || known.version != v {
 		known.version = v
-		if known.functions, err = exported(f, name.Functions); err != nil {
+		if known.functions, known.text, err = name.read(f); err != nil {
 			return Library{}, fmt.Errorf("%s of process %d: %w", name.Name, p.pid, err)
 		}
 		l.mu.Lock()
@@ -128,27 +144,60 @@ func (l *Libraries) open(p *Process, m *mapping, name *LibraryName) (Library, er
 		l.known[id] = known
 		l.mu.Unlock()
 	}
-	return Library{File: id, Name: name.Name, Path: pathOf(p.procfs, f), Functions: known.functions}, nil
+	return Library{
+		File: id, Name: name.Name, Path: pathOf(p.procfs, f), Functions: known.functions, Version: known.text,
+	}, nil
+}
+
+// read finds the functions of a library, and its version.
+func (n *LibraryName) read(f io.ReaderAt) ([]LibraryFunction, string, error) {
+	o, err := openObject(f)
+	if err != nil {
+		return nil, "", err
+	}
+	functions, err := o.exported(n.Functions)
+	if n.Local && len(functions) == 0 && (err == nil || errors.Is(err, errNoSymbols)) {
+		functions, err = o.local(n.Functions)
+	}
+	if err != nil || n.VersionAfter == nil {
+		return functions, "", err
+	}
+	return functions, o.version(n.VersionAfter), nil
 }
 
 // exported finds the functions that a library exports. Two names of one function are one line, with the first name.
-func exported(f io.ReaderAt, names []string) ([]LibraryFunction, error) {
-	o, err := openObject(f)
-	if err != nil {
-		return nil, err
-	}
+func (o *object) exported(names []string) ([]LibraryFunction, error) {
 	table, err := o.symbolTable()
 	if err != nil {
 		return nil, err
 	}
+	found := map[string][]uint64{}
+	for _, name := range names {
+		if found[name], err = table.functions(name); err != nil {
+			return nil, err
+		}
+	}
+	return o.places(names, found), nil
+}
+
+// local finds functions that a program or library contains without exporting them. A file without symbols has none.
+func (o *object) local(names []string) ([]LibraryFunction, error) {
+	found, err := o.localFunctions(names)
+	if err != nil && !errors.Is(err, errNoSymbols) {
+		return nil, err
+	}
+	return o.places(names, found), nil
+}
+
+// libraryArguments is the number of arguments in registers that the programs of libraries read: all.
+const libraryArguments = 6
+
+// places returns where functions at addresses are probed.
+func (o *object) places(names []string, found map[string][]uint64) []LibraryFunction {
 	var out []LibraryFunction
 	seen := map[uint64]bool{}
 	for _, name := range names {
-		addresses, err := table.functions(name)
-		if err != nil {
-			return nil, err
-		}
-		for _, address := range addresses {
+		for _, address := range found[name] {
 			if seen[address] {
 				continue
 			}
@@ -158,9 +207,9 @@ func exported(f io.ReaderAt, names []string) ([]LibraryFunction, error) {
 				out = append(out, LibraryFunction{Name: name, Err: err})
 				continue
 			}
-			at := disassemble(f, offset)
+			at := disassemble(o.file, offset, libraryArguments)
 			out = append(out, LibraryFunction{Name: name, Offset: at.offset, Stepped: at.stepped, Err: at.err})
 		}
 	}
-	return out, nil
+	return out
 }

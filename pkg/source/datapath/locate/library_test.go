@@ -95,7 +95,7 @@ func TestLibraries(t *testing.T) {
 		t.Fatal(err)
 	}
 	o, _ := openLibrary(t, built)
-	l := NewLibraries([]LibraryName{{"libfake.so", []string{"reserve", "allocate", "alias", "table", "malloc", "absent"}}})
+	l := NewLibraries([]LibraryName{{Name: "libfake.so", Functions: []string{"reserve", "allocate", "alias", "table", "malloc", "absent"}}})
 	for range 2 { // read, and from the cache
 		found, err := l.Find(self(t))
 		if err == nil || !strings.Contains(err.Error(), "ELF") {
@@ -142,7 +142,7 @@ func TestManyLibraries(t *testing.T) {
 		mapExecutable(t, path)
 	}
 	p := self(t)
-	found, err := NewLibraries([]LibraryName{{"libfake.so", []string{"reserve"}}}).Find(p)
+	found, err := NewLibraries([]LibraryName{{Name: "libfake.so", Functions: []string{"reserve"}}}).Find(p)
 	if len(found) != maxLibraries || len(p.files) != maxLibraries || err == nil {
 		t.Errorf("%d libraries, %d open files, %v", len(found), len(p.files), err)
 	}

@@ -94,7 +94,7 @@ func TestLongFunction(t *testing.T) {
 	b := append(tiny(), make([]byte, maxFunction)...)
 	binary.LittleEndian.PutUint64(b[64+32:], uint64(len(b))) // Filesz
 	binary.LittleEndian.PutUint32(b[0x264:], 1<<20)          // the size of the function
-	if p := disassemble(bytes.NewReader(b), 0x200); p.err != nil {
+	if p := disassemble(bytes.NewReader(b), 0x200, pathArguments); p.err != nil {
 		t.Error(p.err)
 	}
 }

@@ -107,7 +107,7 @@ func operationsOf(t *testing.T, path string) (offsets []string, want []point) {
 	o, f := openLibrary(t, path)
 	var pushes, others []uint64
 	for _, address := range addressTaken(t, path) {
-		if disassemble(f, offsetInFile(t, o, address)).err != nil {
+		if disassemble(f, offsetInFile(t, o, address), pathArguments).err != nil {
 			continue
 		}
 		if strings.HasPrefix(code[address].text, "push ") {

@@ -38,6 +38,10 @@ type object struct {
 	dynamic elf.Prog64
 	unwind  elf.Prog64 // PT_GNU_EH_FRAME
 	notes   []elf.Prog64
+	// the section headers, which a file need not have
+	sectionOffset uint64
+	sectionNumber int
+	sectionNames  int // the section that has the names
 }
 
 // openObject reads the headers of a 64-bit ELF file for x86-64 or arm64.
@@ -61,6 +65,9 @@ func openObject(file io.ReaderAt) (*object, error) {
 		return nil, fmt.Errorf("%w: %d segments", errNoProvider, h.Phnum)
 	}
 	o := &object{file: file, machine: machine}
+	if h.Shentsize == sectionSize && h.Shoff < 1<<62 {
+		o.sectionOffset, o.sectionNumber, o.sectionNames = h.Shoff, int(h.Shnum), int(h.Shstrndx)
+	}
 	segments := make([]byte, int(h.Phnum)*int(h.Phentsize))
 	if _, err := file.ReadAt(segments, int64(h.Phoff)); err != nil {
 		return nil, fmt.Errorf("%w: segments: %w", errNoProvider, err)

@@ -152,7 +152,7 @@ func TestPointsOfRealProviders(t *testing.T) {
 				continue
 			}
 			functions++
-			s := disassemble(f, offsetInFile(t, o, address))
+			s := disassemble(f, offsetInFile(t, o, address), pathArguments)
 			if s.err != nil {
 				t.Errorf("%s %#x: %v: %v", name, address, code[address].text, s.err)
 				continue
@@ -277,7 +277,7 @@ func TestFunctionStartsOnly(t *testing.T) {
 			t.Fatalf("%#x: %v", address, err)
 		}
 	}
-	if s := disassemble(f, 0); !errors.Is(s.err, errNoProvider) {
+	if s := disassemble(f, 0, pathArguments); !errors.Is(s.err, errNoProvider) {
 		t.Errorf("the head of the file: %v", s.err)
 	}
 }

@@ -27,8 +27,8 @@ var endbr64 = []byte{0xf3, 0x0f, 0x1e, 0xfa}
 // kernel emulates, if the instructions before it change neither the stack, nor
 // memory, nor arguments; otherwise at the first instruction, which the kernel
 // single-steps. In the first prologue bytes of the code the return address is on
-// top of the stack.
-func choosePoint(machine elf.Machine, code []byte, prologue uint64) (offset uint64, stepped bool, err error) {
+// top of the stack. arguments is the number of arguments in registers that the programs read.
+func choosePoint(machine elf.Machine, code []byte, prologue uint64, arguments int) (offset uint64, stepped bool, err error) {
 	if machine != elf.EM_X86_64 {
 		if len(code) < 4 {
 			return 0, false, fmt.Errorf("%w: no code", errNoPoint)
@@ -41,7 +41,7 @@ func choosePoint(machine elf.Machine, code []byte, prologue uint64) (offset uint
 		if emulated(rest) || (branches(rest) && at > 0 && !loops(code, at)) {
 			return uint64(at), false, nil
 		}
-		n, ok := harmless(rest)
+		n, ok := harmless(rest, arguments)
 		if !ok {
 			break
 		}
@@ -108,7 +108,7 @@ func instructionAt(code []byte) (x86asm.Inst, error) {
 
 // harmless returns the length of an instruction and whether a probe after it finds
 // the same stack, memory and arguments as one before it.
-func harmless(code []byte) (n int, ok bool) {
+func harmless(code []byte, arguments int) (n int, ok bool) {
 	if bytes.HasPrefix(code, endbr64) {
 		return len(endbr64), true
 	}
@@ -121,18 +121,20 @@ func harmless(code []byte) (n int, ok bool) {
 		return inst.Len, true
 	case x86asm.MOV, x86asm.MOVZX, x86asm.MOVSX, x86asm.MOVSXD, x86asm.LEA,
 		x86asm.XOR, x86asm.AND, x86asm.OR, x86asm.ADD, x86asm.SUB, x86asm.SHL, x86asm.SHR, x86asm.SAR:
-		return inst.Len, isScratch(inst.Args[0])
+		return inst.Len, isScratch(inst.Args[0], arguments)
 	}
 	return inst.Len, false
 }
 
 // isScratch reports whether an operand is a register that contains none of the
-// first four arguments, which the programs read, and that a function need not keep.
-func isScratch(arg x86asm.Arg) bool {
+// first arguments, which the programs read: at least four. A function need not keep it.
+func isScratch(arg x86asm.Arg, arguments int) bool {
 	switch arg {
+	case x86asm.R8B, x86asm.R8W, x86asm.R8L, x86asm.R8:
+		return arguments < 5
+	case x86asm.R9B, x86asm.R9W, x86asm.R9L, x86asm.R9:
+		return arguments < 6
 	case x86asm.AL, x86asm.AX, x86asm.EAX, x86asm.RAX,
-		x86asm.R8B, x86asm.R8W, x86asm.R8L, x86asm.R8,
-		x86asm.R9B, x86asm.R9W, x86asm.R9L, x86asm.R9,
 		x86asm.R10B, x86asm.R10W, x86asm.R10L, x86asm.R10,
 		x86asm.R11B, x86asm.R11W, x86asm.R11L, x86asm.R11:
 		return true

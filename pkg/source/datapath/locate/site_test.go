@@ -87,12 +87,12 @@ func TestPoint(t *testing.T) {
 		if c.prologue != 0 {
 			prologue = c.prologue
 		}
-		offset, stepped, err := choosePoint(elf.EM_X86_64, code, prologue)
+		offset, stepped, err := choosePoint(elf.EM_X86_64, code, prologue, pathArguments)
 		if c.refused != errors.Is(err, errNoPoint) || offset != c.offset || stepped != c.stepped {
 			t.Errorf("%s: offset %d, stepped %v, %v; want %d, %v, refused %v", c.name, offset, stepped, err, c.offset, c.stepped, c.refused)
 		}
 	}
-	offset, stepped, err := choosePoint(elf.EM_AARCH64, unhex(t, "3f2303d5 fd7bbea9"), 8) // paciasp; stp x29, x30
+	offset, stepped, err := choosePoint(elf.EM_AARCH64, unhex(t, "3f2303d5 fd7bbea9"), 8, pathArguments) // paciasp; stp x29, x30
 	if offset != 0 || !stepped || err != nil {
 		t.Errorf("arm64: %d, %v, %v; want the entry", offset, stepped, err)
 	}
@@ -103,7 +103,7 @@ func FuzzPoint(f *testing.F) {
 		f.Add(unhex(f, s))
 	}
 	f.Fuzz(func(t *testing.T, code []byte) {
-		offset, stepped, err := choosePoint(elf.EM_X86_64, code, uint64(len(code)))
+		offset, stepped, err := choosePoint(elf.EM_X86_64, code, uint64(len(code)), pathArguments)
 		switch {
 		case err != nil:
 			if offset != 0 || stepped {

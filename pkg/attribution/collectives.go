@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attribution
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// CommunicatorShare is a rank of a communicator of an owner. Processes with the same rank are added up.
+type CommunicatorShare struct {
+	Owner int
+	model.Communicator
+}
+
+// CollectiveGapShare is a gap in the launches of an owner. If all launches are counted, the owner has one share with an empty gap.
+type CollectiveGapShare struct {
+	Owner int
+	Gap   model.CollectiveGap
+}
+
+func (o *users) communicators(s *model.Snapshot) []CommunicatorShare {
+	if s.Communicators == nil {
+		return nil
+	}
+	t := newTable[CommunicatorShare](len(s.Communicators))
+	for i := range s.Communicators {
+		f := &s.Communicators[i]
+		owner := o.ofCgroup(f.Cgroup)
+		k := t.key(owner, f.Library+" "+f.Key, f.Rank)
+		if _, known := t.index[k]; known {
+			t.at(k, CommunicatorShare{}).join(f)
+		} else {
+			t.at(k, CommunicatorShare{owner, *f})
+		}
+	}
+	return t.rows
+}
+
+// join adds another process.
+func (c *CommunicatorShare) join(f *model.Communicator) {
+	c.Since = time.Time{}
+	if f.LastLaunch.After(c.LastLaunch) {
+		c.LastLaunch = f.LastLaunch
+	}
+	c.Operations = slices.Clone(c.Operations) // of a fact, which does not change
+	for _, added := range f.Operations {
+		i, known := slices.BinarySearchFunc(c.Operations, added.Operation,
+			func(o model.CommunicatorOperation, name string) int { return strings.Compare(o.Operation, name) })
+		if known {
+			c.Operations[i].Add(&added.Launches)
+		} else {
+			c.Operations = slices.Insert(c.Operations, i, added)
+		}
+	}
+}
+
+func (o *users) collectiveGaps(s *model.Snapshot) []CollectiveGapShare {
+	if s.CollectiveCoverage == nil {
+		return nil
+	}
+	gaps := map[int][]model.CollectiveGap{}
+	var owners []int
+	for _, f := range s.CollectiveCoverage {
+		owner := o.ofCgroup(f.Cgroup)
+		if owner == unattributed {
+			continue
+		}
+		if gaps[owner] == nil {
+			owners = append(owners, owner)
+		}
+		if !slices.Contains(gaps[owner], f.Gap) {
+			gaps[owner] = append(gaps[owner], f.Gap)
+		}
+	}
+	shares := []CollectiveGapShare{}
+	for _, owner := range owners {
+		slices.Sort(gaps[owner])
+		for _, gap := range gaps[owner] {
+			if gap != "" || len(gaps[owner]) == 1 {
+				shares = append(shares, CollectiveGapShare{owner, gap})
+			}
+		}
+	}
+	return shares
+}

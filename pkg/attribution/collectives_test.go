@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attribution
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestJoin: two processes with one rank are added up, and the facts stay as they are.
+func TestJoin(t *testing.T) {
+	operation := func(name string, n uint64) model.CommunicatorOperation {
+		return model.CommunicatorOperation{Operation: name, Launches: model.Launches{Count: n, Bytes: 10 * n}}
+	}
+	first := []model.CommunicatorOperation{operation("all_reduce", 1), operation("send", 2)}
+	c := CommunicatorShare{Communicator: model.Communicator{Since: time.Unix(1, 0), LastLaunch: time.Unix(5, 0), Operations: first}}
+	c.join(&model.Communicator{
+		LastLaunch: time.Unix(7, 0), Operations: []model.CommunicatorOperation{operation("recv", 3), operation("send", 4)},
+	})
+	want := model.Communicator{
+		LastLaunch: time.Unix(7, 0),
+		Operations: []model.CommunicatorOperation{operation("all_reduce", 1), operation("recv", 3), operation("send", 6)},
+	}
+	if d := cmp.Diff(want, c.Communicator); d != "" {
+		t.Error(d)
+	}
+	if first[1].Count != 2 {
+		t.Errorf("the fact became %+v", first)
+	}
+}

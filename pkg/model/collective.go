@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import "time"
+
+// Communicator is a rank of a communicator of NCCL or RCCL, in a process of a cgroup.
+type Communicator struct {
+	Cgroup  CgroupID
+	Library string // nccl or rccl
+	Version string // of the library; empty: unknown
+	// Key is a keyed hash of the communicator's id, which is the same in all ranks and nodes. Parent is the Key of the communicator
+	// from which it was made; empty: none.
+	Key, Parent string
+	// Rank is the rank in the communicator. "parent-3" is the rank 3 of the parent, where its own rank is unknown.
+	Rank string
+	// Ranks is the number of ranks; 0: unknown.
+	Ranks uint32
+	// Since is a time at which all Operations were 0; zero if unknown.
+	Since time.Time
+	// LastLaunch is the last call of an operation; zero: none was seen.
+	LastLaunch time.Time
+	// Operations are the called operations, sorted by name.
+	Operations []CommunicatorOperation
+}
+
+// CommunicatorOperation is what a rank of a communicator launched of an operation, such as all_reduce.
+type CommunicatorOperation struct {
+	Operation string
+	Launches
+}
+
+// Launches is a number of calls of collective operations, and the bytes of their arguments: elements times the size of the type.
+type Launches struct{ Count, Bytes uint64 }
+
+// Add adds v.
+func (l *Launches) Add(v *Launches) { l.Count, l.Bytes = l.Count+v.Count, l.Bytes+v.Bytes }
+
+// Subtract subtracts v.
+func (l *Launches) Subtract(v *Launches) { l.Count, l.Bytes = l.Count-v.Count, l.Bytes-v.Bytes }
+
+// Fell reports whether a count is smaller than in last.
+func (l *Launches) Fell(last *Launches) bool { return l.Count < last.Count || l.Bytes < last.Bytes }
+
+// The communicators of a CollectiveKey.
+const (
+	// LateCommunicators were made before the probes were attached, or their id could not be read.
+	LateCommunicators = "late"
+	// OtherCommunicators are more than the sensor lists.
+	OtherCommunicators = "other"
+)
+
+// CollectiveGap is why the launches of a workload are not all counted, or not by communicator. Empty: they are.
+type CollectiveGap string
+
+// The gaps.
+const (
+	CollectiveLate      CollectiveGap = "late"       // has LateCommunicators
+	CollectiveOther     CollectiveGap = "other"      // has OtherCommunicators
+	CollectiveStatic    CollectiveGap = "static"     // linked statically: the compiler may have moved calls around the functions
+	CollectiveNoSymbols CollectiveGap = "no_symbols" // linked statically without symbols: nothing is counted
+	CollectiveGraphs    CollectiveGap = "graphs"     // launches graphs, in which collectives are not counted
+	CollectiveRefused   CollectiveGap = "refused"    // functions are not probed
+	CollectiveBudget    CollectiveGap = "budget"     // functions are not probed for a while, because they are called too often
+)
+
+// CollectiveCoverage is a gap of a cgroup with a process that uses NCCL or RCCL.
+type CollectiveCoverage struct {
+	Cgroup CgroupID
+	Gap    CollectiveGap
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package collective
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
+	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/fakes/bpf"
+	fakes "github.com/accelscope/accelscope/tests/fakes/collective"
+)
+
+// covered waits until the gaps of a cgroup are the wanted ones, besides "".
+func covered(t testing.TB, s *Source, c cgroup, want ...model.CollectiveGap) {
+	t.Helper()
+	want = append([]model.CollectiveGap{""}, want...)
+	eventually(t, func() error {
+		if _, _, gaps := read(t, s, c); !slices.Equal(gaps, want) {
+			return fmt.Errorf("gaps %q, want %q", gaps, want)
+		}
+		return nil
+	})
+}
+
+// TestLate: communicators that were made before the probes, or whose handle is elsewhere at the first launch, are counted without an id.
+// A communicator that is split from one of them has no id either.
+func TestLate(t *testing.T) {
+	b := build(t)
+	var h holders
+	c := newCgroup(t)
+	r := c.start(t, b.Rank)
+	r.OK("load %s", b.NCCL)
+	r.OK("init rank 1 11 2 0")
+	r.OK("init rank 2 12 2 0")
+	h.add(r)
+	s := startSource(t, &h)
+	probed(t, s, model.StateOK, all...)
+	covered(t, s, c)
+	r.OK("init rank 3 13 2 0")
+	r.OK("move 3")
+	for slot := 1; slot <= 3; slot++ {
+		r.OK("call all_reduce %d %d 10 7", slot, slot)
+	}
+	r.OK("split 1 4 0 0")
+	r.OK("call all_reduce 4 4 10 7")
+	r.OK("init rank 5 15 2 1") // a known communicator beside them
+	r.OK("call all_reduce 5 5 10 7")
+	ranks, others, _ := read(t, s, c)
+	want := map[model.CollectiveKey]model.Launches{
+		{Library: "nccl", Communicator: model.LateCommunicators, Operation: "all_reduce"}: {Count: 1 + 2 + 3 + 4, Bytes: 400},
+	}
+	if len(ranks) != 1 || operationsOf(&ranks[0])["all_reduce"].Count != 5 || !maps.Equal(others, want) {
+		t.Errorf("%+v\n%v", ranks, others)
+	}
+	covered(t, s, c, model.CollectiveLate)
+	r.OK("end destroy 1")
+	r.OK("end destroy 2")
+	r.OK("end destroy 3")
+	r.OK("end destroy 4")
+	covered(t, s, c)
+	if _, others, _ := read(t, s, c); !maps.Equal(others, want) { // the sum stays
+		t.Errorf("after their end: %v", others)
+	}
+	s.Forget([]model.CgroupID{c.id})
+	if ranks, others, _ := read(t, s, c); len(ranks)+len(others) > 0 {
+		t.Errorf("after Forget: %+v, %v", ranks, others)
+	}
+	lossless(t, s)
+}
+
+// TestStatic: programs and a library that contain the library. Without symbols nothing is counted, and the coverage says so.
+func TestStatic(t *testing.T) {
+	b := build(t)
+	var h holders
+	c, torch, stripped := newCgroup(t), newCgroup(t), newCgroup(t)
+	r := c.start(t, b.Static)
+	h.add(r)
+	s := startSource(t, &h)
+	probed(t, s, model.StateOK, all...)
+	covered(t, s, c, model.CollectiveStatic)
+	r.OK("init rank 1 11 2 1")
+	r.OK("call reduce 1 7 10 7") // the communicator is an argument on the stack
+	ranks, _, _ := read(t, s, c)
+	if len(ranks) != 1 || ranks[0].Version != "2.28.9" || operationsOf(&ranks[0])["reduce"] != (model.Launches{Count: 7, Bytes: 280}) {
+		t.Errorf("%+v", ranks)
+	}
+
+	r = torch.start(t, b.Rank)
+	r.OK("load %s", b.Torch)
+	h.add(r)
+	covered(t, s, torch, model.CollectiveStatic)
+	r.OK("torch 9")
+	ranks, _, _ = read(t, s, torch)
+	if len(ranks) != 1 || ranks[0].Rank != "1" || operationsOf(&ranks[0])["all_reduce"] != (model.Launches{Count: 9, Bytes: 360}) {
+		t.Errorf("%+v", ranks)
+	}
+
+	r = stripped.start(t, b.Stripped)
+	h.add(r)
+	covered(t, s, stripped, model.CollectiveNoSymbols)
+	r.OK("init rank 1 11 2 1")
+	r.OK("call reduce 1 7 10 7")
+	if ranks, others, _ := read(t, s, stripped); len(ranks)+len(others) > 0 {
+		t.Errorf("%+v, %v", ranks, others)
+	}
+	lossless(t, s)
+}
+
+// TestGraphs: launches of graphs are noticed in a process with collectives. Another process is not slowed.
+func TestGraphs(t *testing.T) {
+	b := build(t)
+	var h holders
+	c := newCgroup(t)
+	alone := newCgroup(t).start(t, b.Rank)
+	alone.OK("load %s", b.CUDA)
+	h.add(alone)
+	s := startSource(t, &h)
+	alone.OK("graph 3")
+	r := c.start(t, b.Rank)
+	r.OK("load %s", b.NCCL)
+	h.add(r)
+	covered(t, s, c)
+	probed(t, s, model.StateAbsent, "cuGraphLaunch")
+	r.OK("load %s", b.CUDA)
+	probed(t, s, model.StateOK, "cuGraphLaunch")
+	covered(t, s, c)
+	r.OK("graph 3")
+	covered(t, s, c, model.CollectiveGraphs)
+	r.End()
+	probed(t, s, model.StateAbsent, "cuGraphLaunch")
+	lossless(t, s)
+}
+
+// TestRefusedConsent: a container that refuses probes has none, and its coverage says so.
+func TestRefusedConsent(t *testing.T) {
+	b := build(t)
+	var h holders
+	c := newCgroup(t)
+	r := c.start(t, b.Rank)
+	r.OK("load %s", b.NCCL)
+	h.add(r)
+	s := startSource(t, &h, func(o *Options) {
+		o.Consent = func(model.CgroupID) uprobe.Consent { return uprobe.Refused }
+	})
+	covered(t, s, c, model.CollectiveRefused)
+	r.OK("init rank 1 11 2 1")
+	r.OK("call all_reduce 1 7 10 7")
+	if ranks, others, _ := read(t, s, c); len(ranks)+len(others) > 0 {
+		t.Errorf("%+v, %v", ranks, others)
+	}
+}
+
+// TestBudget: a function that a process calls all the time is no longer probed for a while. The others are.
+func TestBudget(t *testing.T) {
+	b := build(t)
+	var h holders
+	c := newCgroup(t)
+	r := c.start(t, b.Rank)
+	r.OK("load %s", b.NCCL)
+	h.add(r)
+	s := startSource(t, &h)
+	probed(t, s, model.StateOK, all...)
+	r.OK("init rank 1 11 2 1")
+	r.OK("call send 1 %d 1 0", uint64(startCredit/callCost)*20)
+	probed(t, s, model.StateFailed, "ncclSend")
+	covered(t, s, c, model.CollectiveBudget)
+	before, _, _ := read(t, s, c)
+	r.OK("call send 1 5 1 0")
+	r.OK("call recv 1 5 1 0")
+	after, _, _ := read(t, s, c)
+	if operationsOf(&after[0])["send"] != operationsOf(&before[0])["send"] || operationsOf(&after[0])["recv"].Count != 5 {
+		t.Errorf("%+v, then %+v", before, after)
+	}
+}
+
+// TestShare: a workload that makes more communicators than its share loses the rest, which is counted. Another workload has room.
+func TestShare(t *testing.T) {
+	b := build(t)
+	var h holders
+	greedy, other := newCgroup(t), newCgroup(t)
+	const entries, made = 64, 40
+	s := startSource(t, &h, func(o *Options) { o.MaxEntries = entries })
+	start := func(c cgroup) *fakes.Rank {
+		r := c.start(t, b.Rank)
+		r.OK("load %s", b.NCCL)
+		h.add(r)
+		covered(t, s, c)
+		return r
+	}
+	r := start(greedy)
+	probed(t, s, model.StateOK, all...)
+	for slot := range made {
+		r.OK("init rank %d %d 2 1", slot, slot)
+		r.OK("call all_reduce %d 1 1 0", slot)
+	}
+	r = start(other)
+	r.OK("init rank 1 11 2 1")
+	r.OK("call all_reduce 1 3 1 0")
+	ranks, others, _ := read(t, s, greedy)
+	folded := others[model.CollectiveKey{Library: "nccl", Communicator: model.OtherCommunicators, Operation: "all_reduce"}].Count
+	if len(ranks) != maxOfWorkload || folded != 0 {
+		t.Errorf("%d communicators, %d launches in others; the share is %d", len(ranks), folded, entries/share)
+	}
+	if ranks, _, _ := read(t, s, other); len(ranks) != 1 || operationsOf(&ranks[0])["all_reduce"].Count != 3 {
+		t.Errorf("the other workload: %+v", ranks)
+	}
+	snap, err := s.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Each communicator beyond the share is lost when it is made, and again at its launch.
+	want := model.Count(2 * (made - entries/share))
+	if i := slices.IndexFunc(snap.Losses, func(l model.Loss) bool { return l.Reason == "communicators_share" }); i < 0 ||
+		model.Count(snap.Losses[i].Count) != want {
+		t.Errorf("%+v, want %d", snap.Losses, want)
+	}
+	if len(snap.OwnerLosses) != 1 || snap.OwnerLosses[0].Cgroup != greedy.id || snap.OwnerLosses[0].Value != want {
+		t.Errorf("%+v, want %d", snap.OwnerLosses, want)
+	}
+	if m := snap.Maps[0]; m.Name != communicatorsMap || m.Entries != entries/share+1 || m.Capacity != entries {
+		t.Errorf("%+v", m)
+	}
+}
+
+// TestPending: of the communicators that a process makes without using them, the last ones are known.
+func TestPending(t *testing.T) {
+	b := build(t)
+	var h holders
+	c := newCgroup(t)
+	r := c.start(t, b.Rank)
+	r.OK("load %s", b.NCCL)
+	h.add(r)
+	s := startSource(t, &h)
+	probed(t, s, model.StateOK, all...)
+	const pending, more = 64, 3
+	for slot := range pending + more {
+		r.OK("init rank %d %d 2 1", slot, slot)
+	}
+	for slot := range pending + more {
+		r.OK("call all_reduce %d 1 1 0", slot)
+	}
+	ranks, others, _ := read(t, s, c)
+	late := others[model.CollectiveKey{Library: "nccl", Communicator: model.LateCommunicators, Operation: "all_reduce"}].Count
+	other := others[model.CollectiveKey{Library: "nccl", Communicator: model.OtherCommunicators, Operation: "all_reduce"}].Count
+	if len(ranks) != maxOfWorkload || late != more || other != pending-maxOfWorkload {
+		t.Errorf("%d communicators, %d launches in late ones, %d in others", len(ranks), late, other)
+	}
+	snap, _ := s.Read(t.Context())
+	if !slices.Contains(snap.Losses, model.Loss{Reason: "communicators_pending", Count: more}) {
+		t.Errorf("%+v", snap.Losses)
+	}
+	covered(t, s, c, model.CollectiveLate, model.CollectiveOther)
+}
+
+// TestBadPointers: a process passes pointers to nothing. It runs on, and others are counted.
+func TestBadPointers(t *testing.T) {
+	b := build(t)
+	var h holders
+	c := newCgroup(t)
+	r := c.start(t, b.Rank)
+	r.OK("load %s", b.NCCL)
+	h.add(r)
+	s := startSource(t, &h)
+	probed(t, s, model.StateOK, all...)
+	r.OK("bad")
+	r.OK("init rank 1 11 2 1")
+	r.OK("call all_reduce 1 3 10 7")
+	r.OK("call all_reduce 1 1 %d 8", uint64(1<<63)) // more than any memory
+	r.OK("call all_reduce 1 1 10 99")               // a type of a later version
+	ranks, _, _ := read(t, s, c)
+	for _, f := range ranks {
+		if f.Rank == "1" && operationsOf(&f)["all_reduce"] == (model.Launches{Count: 5, Bytes: 120}) {
+			return
+		}
+	}
+	t.Errorf("%+v", ranks)
+}
+
+// TestRefusedParts refuses each program, map and helper in turn: the source must not start without a used part.
+func TestRefusedParts(t *testing.T) {
+	bpf.Root(t)
+	spec, err := gen.LoadCollective()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := newKernel((&Options{}).spec())
+	if err != nil {
+		bpf.Skip(t, err)
+	}
+	k.close()
+	for _, part := range bpf.Parts(spec) {
+		changed := spec.Copy()
+		used := bpf.Refuse(changed, part)
+		k, err := newKernel(bpf.Compiled((&Options{}).spec(), changed))
+		t.Logf("%-30s %v", part, err)
+		if err == nil {
+			k.close()
+			// The kernel removes calls that it never makes before it looks at them.
+			if len(used) > 0 && !strings.HasPrefix(part.String(), "helper") {
+				t.Errorf("%s is refused, and %v work", part, used)
+			}
+		}
+	}
+}
