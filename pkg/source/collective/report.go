@@ -84,12 +84,12 @@ func (l *loop) gapsOf(pid int, p *process) []model.CollectiveGap {
 			gaps = append(gaps, gap)
 		}
 	}
-	refused, paused := p.counting, false
+	mapped, refused, paused := false, false, false
 	for _, f := range l.files {
 		if f.graphs || f.Paths[pid] == "" {
 			continue
 		}
-		refused = false
+		mapped = true
 		for i := range f.places {
 			place := &f.places[i]
 			paused = paused || place.pause.reason != nil
@@ -99,7 +99,7 @@ func (l *loop) gapsOf(pid int, p *process) []model.CollectiveGap {
 			}
 		}
 	}
-	if refused {
+	if refused || p.counting && !mapped { // no file was added: there are too many
 		gaps = append(gaps, model.CollectiveRefused)
 	}
 	if paused {
