@@ -100,6 +100,7 @@ func newSource(opts Options, stop context.CancelFunc) (*Source, *loop) {
 	return &Source{opts: &opts, meter: m, stop: stop, done: l.done}, l
 }
 
+// Name returns model.DataPathSource.
 func (s *Source) Name() string { return model.DataPathSource }
 
 // Close detaches all probes and hooks.

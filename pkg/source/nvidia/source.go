@@ -112,6 +112,7 @@ func newSource(o Options, open func(context.Context, start) (session, error), sh
 	return s
 }
 
+// Name returns "nvidia".
 func (s *Source) Name() string { return "nvidia" }
 
 // keep opens the library, and reopens it when necessary, until Close.
