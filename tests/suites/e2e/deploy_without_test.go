@@ -30,8 +30,8 @@ var rows = map[string]string{
 	"`CAP_SYS_ADMIN`": "all eBPF hooks if `kernel.perf_event_paranoid` is above 2, otherwise the fentry tier; HCAs that were moved " +
 		"into pods; `rdma.datapath`; GPUs of Slurm jobs by their device program (cgroup v2)",
 	"`CAP_SYS_PTRACE`": "processes on Intel GPUs, and on AMD GPUs except compute; HCAs that were moved into pods; " +
-		"`container_network_*`; `rdma.datapath`; owners of older RDMA objects, if `/proc` hides processes and the " +
-		"sensor is not root; GPUs of Slurm jobs by their environment",
+		"`container_network_*`; `rdma.datapath`, `gpu.allocation-failures`, `collector.collective`; owners of older RDMA " +
+		"objects, if `/proc` hides processes and the sensor is not root; GPUs of Slurm jobs by their environment",
 	"`CAP_DAC_READ_SEARCH`": "processes of other users than root: on Intel GPUs, on AMD GPUs except compute, `rdma.datapath` with a verbs " +
 		"library in a private directory; the tracepoint tier, if the sensor is not root; names of new cgroups of " +
 		"users and below containers: a workload may have no name for five minutes",
