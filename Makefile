@@ -260,7 +260,7 @@ GUESTS ?= $(shell n=$$(($$(nproc) / 2)); echo $$(( n < 1 ? 1 : n < 4 ? n : 4 )))
 
 .PHONY: test-guest
 test-guest: deps build image ## Guests: each scenario on one of four kernels, on cgroup v1, with tracepoints
-	@go test -tags vm -count=1 -timeout 50m -parallel $(GUESTS) -v -skip 'TestObserve|TestFleet|TestMatrix|TestParts' ./tests/suites/e2e
+	@go test -tags vm -count=1 -timeout 75m -parallel $(GUESTS) -v -skip 'TestObserve|TestFleet|TestMatrix|TestParts' ./tests/suites/e2e
 
 # It needs both CPUs of its guest: beside other work the tools of the fabric take longer than they may.
 .PHONY: test-observe

@@ -158,7 +158,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath many mappings", node.manyMappings, "6.12", node.uprobes},
 	{"uprobes", node.gate, "5.10 6.12", node.plain},
 	{"gpu memory", node.gpuMemory, "5.10", node.plain},
-	{"collectives", node.collectives, "6.12", node.plain},
+	{"collectives", node.collectives, "", node.plain},
 	{"nvidia driver", node.nvidiaDriver, "6.1", node.unloads},
 	{"nvidia release", node.nvidiaRelease, "6.1", node.unloads},
 	{"nvidia signals", node.nvidiaSignals, "6.1", node.unloads},
