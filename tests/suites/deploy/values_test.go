@@ -269,7 +269,7 @@ func TestWarning(t *testing.T) {
 	space := regexp.MustCompile(`[\s#]+`) // lines of text and comments as one line
 	for _, file := range []string{
 		"deploy/README.md", "deploy/kubernetes/README.md", "deploy/helm/accelscope/README.md", "deploy/helm/accelscope/values.yaml",
-		"deploy/kubernetes/base/rbac.yaml", "deploy/kubernetes/components/kubelet-before-1.33/kustomization.yaml", "docs/concepts.md",
+		"deploy/kubernetes/base/rbac.yaml", "deploy/kubernetes/components/kubelet-before-1.33/kustomization.yaml",
 	} {
 		data, err := os.ReadFile(filepath.Join(root(t), file))
 		if err != nil {
