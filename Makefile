@@ -201,7 +201,7 @@ test-deploy: deps ## Manifests for Kubernetes: rendered, decoded strictly, the s
 	@go test -C tests/suites/deploy -count=1 ./... # files outside a module do not count for its cache
 
 .PHONY: test-kubernetes
-test-kubernetes: deps build image ## The real Kubernetes 1.35 on this machine: names, devices, claims, manifests, permissions (first builds its programs)
+test-kubernetes: deps build image ## The real Kubernetes 1.35, on this machine and in a guest: names, devices, claims, manifests, permissions (first builds its programs)
 	@go test -tags vm -count=1 -timeout 120m -v ./tests/machines/kubernetes
 
 .PHONY: test-gpu

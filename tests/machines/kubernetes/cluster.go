@@ -2,11 +2,13 @@
 
 // Package kubernetes runs accelscope in a cluster of one node that is made of the real programs: etcd, kube-apiserver,
 // kube-controller-manager, kube-scheduler, kubelet and kubectl, built from their modules (programs/go.mod), and Debian's containerd
-// (1.6 of Debian 12, 2.1 of the next release) and runc. The cluster has namespaces of its own on this machine (init.sh), with the machine's
-// kernel and cgroup v1, and ends with the test. Images are made here, so no registry is needed.
+// (1.6 of Debian 12, 2.1 of the next release) and runc. Images are made here, so no registry is needed.
 //
-// GPUs and HCAs are stand-ins: a fake of NVIDIA's library, and device nodes that a device plugin of the test, or a driver of resource
-// claims (programs/dradriver), hands out.
+// The cluster of TestKubernetes has namespaces of its own on this machine (init.sh), with the machine's kernel and cgroup v1, and ends with
+// the test. GPUs and HCAs are stand-ins: a fake of NVIDIA's library, and device nodes that a device plugin of the test, or a driver of
+// resource claims (programs/dradriver), hands out.
+//
+// The cluster of TestSystemd is in a guest with cgroup v2 and systemd, as kubeadm makes it. Its HCA is Soft-RoCE.
 //
 // The programs are a module of their own, with the dependencies that Kubernetes chose. The tests need no client library: they
 // use kubectl, and read objects over HTTPS.
@@ -48,21 +50,21 @@ const (
 type cluster struct {
 	dir      string // certificates, configuration, logs
 	programs string
+	systemd  bool // cgroup v2 with the driver systemd, in a guest; otherwise v1 with cgroupfs, on this machine
 	ca       *authority.Authority
 	admin    *http.Client // with the certificate of the administrator
 
 	etcd, apiserver, controllers, scheduler, containerd, kubelet *daemon
 }
 
-// startCluster starts a cluster and waits until its node is ready.
-func startCluster(ctx context.Context, dir, programs string) (*cluster, error) {
-	c := &cluster{dir: dir, programs: programs}
+// start starts the programs and waits until the node is ready.
+func (c *cluster) start(ctx context.Context) error {
 	if err := os.MkdirAll(c.pki(""), 0o700); err != nil {
-		return c, err
+		return err
 	}
 	var err error
 	if c.ca, err = authority.In(c.pki("")); err != nil {
-		return c, err
+		return err
 	}
 	containerd := func(ctx context.Context) error { return c.startContainerd(ctx, "/usr/bin") } // Debian's, of this release
 	kubelet := func(ctx context.Context) error { return c.startKubelet(ctx) }
@@ -71,10 +73,10 @@ func startCluster(ctx context.Context, dir, programs string) (*cluster, error) {
 		err := step(limited)
 		cancel()
 		if err != nil {
-			return c, err
+			return err
 		}
 	}
-	return c, nil
+	return nil
 }
 
 // daemon returns a program with its log.

@@ -5,6 +5,7 @@ package kubernetes
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,9 +15,9 @@ import (
 	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
-// enter runs this test program again as the first process of a node: init.sh has the namespaces. Its processes end with it.
+// enter runs a test of this program again, in the first process of a node: init.sh has the namespaces. Its processes end with it.
 // dir is on a real file system.
-func enter(ctx context.Context, dir string, env ...string) (err error) {
+func enter(ctx context.Context, test, dir string, env ...string) (err error) {
 	cgroups, err := makeCgroups(filepath.Base(dir))
 	defer func() {
 		for _, c := range cgroups {
@@ -34,7 +35,12 @@ func enter(ctx context.Context, dir string, env ...string) (err error) {
 		return err
 	}
 	args := []string{"--mount", "--pid", "--uts", "--ipc", "--net", "--fork", "--kill-child", filepath.Join(here(), "init.sh"), dir, self}
-	cmd := child.Command(ctx, "unshare", append(args, os.Args[1:]...)...)
+	pattern := "^" + test + "$"
+	if asked := flag.Lookup("test.run").Value.String(); strings.HasPrefix(asked, test) {
+		pattern = asked // which may select parts of the test
+	}
+	args = append(append(args, os.Args[1:]...), "-test.run="+pattern)
+	cmd := child.Command(ctx, "unshare", args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	return cmd.Run()

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -39,28 +38,11 @@ var charts = map[string]string{
 	"service":      "{serviceMonitor: {enabled: true}, fabric: {enabled: true}, gpu: {releaseOnNodeLabels: true}}",
 }
 
-// running is the cluster of all tests.
+// running is the cluster of the test.
 var running *cluster
 
-func TestMain(m *testing.M) {
-	begin := outside
-	if os.Getenv(dirVar) != "" {
-		begin = func() error { return inside(m) }
-	}
-	err := begin()
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		os.Exit(0)
-	case !errors.As(err, &exit): // the tests have printed why they failed
-		fmt.Fprintln(os.Stderr, "kubernetes:", err)
-	}
-	os.Exit(1)
-}
-
-// outside builds what is needed, and runs this program again on the node.
-func outside() (err error) {
-	ctx := context.Background()
+// onNode builds what is needed, and runs the test again on a node that is made of this machine.
+func onNode(ctx context.Context, test string) (err error) {
 	start := time.Now()
 	programs, err := buildPrograms(ctx)
 	if err != nil {
@@ -84,9 +66,8 @@ func outside() (err error) {
 	if err != nil {
 		return err
 	}
-	repository := filepath.Join(here(), "../../..")
 	for name, values := range charts {
-		text, err := output(ctx, repository, "go", "run", "-C", "tests/suites/deploy", "./render", "-chart", repository, "v1.35.0", values)
+		text, err := output(ctx, repository(), "go", "run", "-C", "tests/suites/deploy", "./render", "-chart", repository(), "v1.35.0", values)
 		if err != nil {
 			return err
 		}
@@ -102,31 +83,36 @@ func outside() (err error) {
 	if err != nil {
 		return err
 	}
-	return enter(ctx, dir, dirVar+"="+dir, programsVar+"="+programs, libraryVar+"="+library, operatorVar+"="+operator,
+	return enter(ctx, test, dir, dirVar+"="+dir, programsVar+"="+programs, libraryVar+"="+library, operatorVar+"="+operator,
 		containerdVar+"="+filepath.Join(containerd, "usr/bin"), driverVar+"="+driver, eventsVar+"="+collector)
 }
 
-// inside starts the cluster and runs the tests.
-func inside(m *testing.M) error {
+// startCluster starts the cluster of a test, which ends with it.
+func startCluster(t *testing.T, c *cluster) {
+	t.Helper()
 	start := time.Now()
-	var err error
-	running, err = startCluster(context.Background(), os.Getenv(dirVar), os.Getenv(programsVar))
-	defer func() { running.stop() }()
-	if err != nil {
-		return err
+	running = c
+	t.Cleanup(c.stop)
+	if err := c.start(t.Context()); err != nil {
+		t.Fatal(err)
 	}
-	fmt.Printf("cluster: %s\n", time.Since(start).Round(time.Second))
-	if code := m.Run(); code != 0 {
-		return fmt.Errorf("exit status %d", code)
-	}
-	return nil
+	t.Logf("cluster: %s", time.Since(start).Round(time.Second))
 }
 
+func repository() string { return filepath.Join(here(), "../../..") }
+
 // binary is the sensor of make build.
-func binary() string { return filepath.Join(here(), "../../../bin/accelscope") }
+func binary() string { return filepath.Join(repository(), "bin/accelscope") }
 
 // TestKubernetes runs all tests in one cluster, in this order: containerd is of version 1 until it is upgraded.
 func TestKubernetes(t *testing.T) {
+	if os.Getenv(dirVar) == "" {
+		if err := onNode(t.Context(), t.Name()); err != nil {
+			t.Fatal(err)
+		}
+		return // the test has run, on the node
+	}
+	startCluster(t, &cluster{dir: os.Getenv(dirVar), programs: os.Getenv(programsVar)})
 	t.Run("manifests", testManifests)
 	t.Run("permissions", testPermissions)
 	t.Run("names", testNames)

@@ -24,7 +24,7 @@ const accelscope = "accelscope"
 func testManifests(t *testing.T) {
 	applyOverlay(t, "privileged")
 	applyCRDs(t)
-	dir := filepath.Join(here(), "../../../deploy/kubernetes")
+	dir := filepath.Join(repository(), "deploy/kubernetes")
 	components := dirs(t, filepath.Join(dir, "components"))
 	for _, overlay := range dirs(t, filepath.Join(dir, "overlays")) {
 		for _, component := range append([]string{""}, components...) {
@@ -67,7 +67,7 @@ func accept(t *testing.T, text string) {
 // rendered returns an overlay with a component.
 func rendered(t *testing.T, overlay, component string) string {
 	t.Helper()
-	dir := filepath.Join(here(), "../../../deploy/kubernetes")
+	dir := filepath.Join(repository(), "deploy/kubernetes")
 	target := filepath.Join(dir, "overlays", overlay)
 	if component != "" {
 		own := t.TempDir()

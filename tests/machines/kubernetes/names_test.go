@@ -72,7 +72,7 @@ func makeNamespace(t *testing.T, name string) {
 func applyOverlay(t *testing.T, overlay string) {
 	t.Helper()
 	if _, err := running.kubectl(t.Context(), "apply", "--server-side", "--validate=strict", "--force-conflicts",
-		"--kustomize="+filepath.Join(here(), "../../../deploy/kubernetes/overlays", overlay)); err != nil {
+		"--kustomize="+filepath.Join(repository(), "deploy/kubernetes/overlays", overlay)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -33,6 +35,10 @@ const containerdConfig = `version = 2
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "/etc/cni/net.d"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      SystemdCgroup = SYSTEMD
 [plugins."io.containerd.internal.v1.opt"]
   path = "/var/lib/containerd/opt"
 `
@@ -42,8 +48,8 @@ const network = `{"cniVersion": "0.4.0", "name": "pods", "plugins": [{
 	"ipam": {"type": "host-local", "ranges": [[{"subnet": "` + podSubnet + `"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
 `
 
-// kubeletConfig configures the kubelet as kubeadm does, but for cgroups of version 1, limits of disks that a busy machine may have
-// reached, and short periods.
+// kubeletConfig configures the kubelet as kubeadm does, but for cgroups of version 1 (without systemdConfig), limits of disks that a busy
+// machine may have reached, and short periods.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: ` + nodeIP + `
@@ -73,12 +79,15 @@ nodeStatusUpdateFrequency: 2s
 volumeStatsAggPeriod: 5s
 `
 
+// systemdConfig holds the lines of kubeletConfig that differ with cgroup v2 and systemd.
+var systemdConfig = []string{"cgroupDriver: systemd", "failCgroupV1: true"}
+
 // startContainerd starts the containerd of a directory of programs, with its client and shim, and loads the images.
 func (c *cluster) startContainerd(ctx context.Context, bin string) error {
 	config := filepath.Join(c.dir, "containerd.toml")
 	image := filepath.Join(c.dir, "image.tar")
 	if err := errors.Join(
-		write(config, containerdConfig), write("/etc/cni/net.d/10-pods.conflist", network), guest.WriteImage(image),
+		write(config, expand(containerdConfig, "SYSTEMD", strconv.FormatBool(c.systemd))), write("/etc/cni/net.d/10-pods.conflist", network), guest.WriteImage(image),
 	); err != nil {
 		return err
 	}
@@ -111,6 +120,9 @@ func configured(lines []string) string {
 
 // startKubelet starts the kubelet, with lines of its configuration that replace others.
 func (c *cluster) startKubelet(ctx context.Context, lines ...string) error {
+	if c.systemd {
+		lines = slices.Concat(systemdConfig, lines)
+	}
 	config := filepath.Join(c.dir, "kubelet.yaml")
 	if err := errors.Join(
 		write(config, expand(configured(lines), "PKI", filepath.Join(c.dir, "pki"))), os.MkdirAll(manifestDir, 0o755),

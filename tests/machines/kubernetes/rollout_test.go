@@ -21,7 +21,7 @@ func testRollout(t *testing.T) {
 	const next = "docker.io/library/accelscope:next"
 	overlay := rendered(t, "privileged", "")
 	image := regexp.MustCompile(`\bimage: (accelscope:\S+)`).FindStringSubmatch(overlay)[1]
-	if _, err := running.ctr(t.Context(), "images", "import", filepath.Join(here(), "../../../bin/accelscope-image.tar")); err != nil {
+	if _, err := running.ctr(t.Context(), "images", "import", filepath.Join(repository(), "bin/accelscope-image.tar")); err != nil {
 		t.Fatalf("%v: make image", err)
 	}
 	if _, err := running.ctr(t.Context(), "images", "tag", "--force", "docker.io/library/"+image, next); err != nil {
