@@ -27,7 +27,7 @@ import (
 // Report is the output of doctor.
 type Report struct {
 	Verdict string   `json:"verdict"`           // of HCAs
-	Reasons []string `json:"reasons,omitempty"` // why the verdict is no
+	Reasons []string `json:"reasons,omitempty"` // why the verdict is no, or not of all
 	GPUs    answer   `json:"gpus"`
 	Checks  []check  `json:"checks"`
 	// Verdicts are the conditions that hold at this moment. Verdicts on the sensor are checks.
@@ -87,7 +87,7 @@ func diagnose(h host, sources []model.SourceState, facts model.Snapshot) *Report
 	r := observed(sources, facts, h.gpuProcesses)
 	tiers := h.check(r)
 	r.judge(sources, facts, tiers)
-	r.judgeGPUs(sources)
+	r.judgeGPUs(sources, facts.DeviceStates)
 	return r
 }
 

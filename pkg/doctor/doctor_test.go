@@ -140,7 +140,7 @@ func TestDoctorGolden(t *testing.T) {
 					{Source: "nvidia", Device: "2", State: model.StateBlocked, Reason: "waits for GPU 1: a call into the driver for that GPU has not returned"},
 				},
 			},
-			verdict: canRun,
+			verdict: canRunPart,
 		},
 		"no_hca": {
 			files: goodFiles, works: []string{"netlink", "fentry"},
@@ -222,6 +222,11 @@ func TestReasons(t *testing.T) {
 	}
 }
 
+// stuck are the states of a source whose device x does not answer.
+func stuck(source string) []model.DeviceState {
+	return []model.DeviceState{{Source: source, Device: "x", State: model.StateStuck, Reason: "no answer in time"}}
+}
+
 func TestVerdict(t *testing.T) {
 	hca := []model.HCA{{Name: "mlx5_0"}}
 	hook := func(name string, state model.State) model.Hook { return model.Hook{Name: name, State: state} }
@@ -250,6 +255,20 @@ func TestVerdict(t *testing.T) {
 		},
 		"a tier is enough without an HCA": {sources: ok, tiers: []string{"tracepoint"}, want: canRunLater},
 		"no tier":                         {sources: ok, want: cannotRun},
+		"no HCA answers":                  {sources: ok, tiers: []string{"fentry"}, want: cannotRun, facts: model.Snapshot{DeviceStates: stuck("rdma")}},
+		"no HCA, and a GPU that does not answer": {
+			sources: ok, tiers: []string{"fentry"}, want: canRunLater, facts: model.Snapshot{DeviceStates: stuck("nvidia")},
+		},
+		"one HCA does not answer": {
+			sources: ok, want: canRunPart,
+			facts: model.Snapshot{
+				HCAs: hca, Hooks: []model.Hook{hook("ib_uverbs_write", model.StateOK)}, Holdings: []model.Holding{}, DeviceStates: stuck("rdma"),
+			},
+		},
+		"HCAs are not read": {
+			sources: append(states(model.StateOK, "", "cgroup", "probe"), states(model.StateFailed, "", "rdma")...),
+			tiers:   []string{"fentry"}, want: cannotRun,
+		},
 		"no owners": {
 			sources: append(states(model.StateOK, "", "rdma", "probe"), states(model.StateFailed, "", "cgroup")...),
 			tiers:   []string{"fentry"}, want: cannotRun,
@@ -340,23 +359,25 @@ func TestGPUVerdict(t *testing.T) {
 		name, want, reason string
 		sources            []model.SourceState
 		listed             error
+		devices            []model.DeviceState
 	}{
-		{"all", canRun, "", append(states(model.StateOK, "", "nvidia", "amdgpu"), owners...), nil},
+		{"all", canRun, "", append(states(model.StateOK, "", "nvidia", "amdgpu"), owners...), nil, stuck("rdma")},
+		{"one GPU", canRunPart, "x is stuck", append(states(model.StateOK, "", "nvidia"), owners...), nil, stuck("nvidia")},
 		{
 			"one vendor", canRun, "",
-			append(append(states(model.StateOK, "", "amdgpu"), states(model.StateAbsent, "", "nvidia", "intel")...), owners...), nil,
+			append(append(states(model.StateOK, "", "amdgpu"), states(model.StateAbsent, "", "nvidia", "intel")...), owners...), nil, nil,
 		},
-		{"no GPU", noGPU, "", append(states(model.StateAbsent, "", "nvidia", "amdgpu", "intel"), owners...), nil},
-		{"no library", cannotRun, "nvidia is failed", append(states(model.StateFailed, "x", "nvidia"), owners...), nil},
-		{"no owners", cannotRun, "owners", append(states(model.StateOK, "", "amdgpu"), states(model.StateFailed, "", "cgroup")...), nil},
-		{"switched off", cannotRun, "--no-collector.gpu", owners, nil},
-		{"other namespaces", cannotRun, "not listed: other", append(states(model.StateOK, "", "nvidia"), owners...), errors.New("other")},
+		{"no GPU", noGPU, "", append(states(model.StateAbsent, "", "nvidia", "amdgpu", "intel"), owners...), nil, nil},
+		{"no library", cannotRun, "nvidia is failed", append(states(model.StateFailed, "x", "nvidia"), owners...), nil, nil},
+		{"no owners", cannotRun, "owners", append(states(model.StateOK, "", "amdgpu"), states(model.StateFailed, "", "cgroup")...), nil, nil},
+		{"switched off", cannotRun, "--no-collector.gpu", owners, nil, nil},
+		{"other namespaces", cannotRun, "not listed: other", append(states(model.StateOK, "", "nvidia"), owners...), errors.New("other"), nil},
 	} {
 		var r Report
 		if tt.listed != nil {
 			r.add("gpu", "nvidia processes", model.StateUnsupported, tt.listed.Error(), "")
 		}
-		r.judgeGPUs(tt.sources)
+		r.judgeGPUs(tt.sources, tt.devices)
 		if r.GPUs.Verdict != tt.want || !strings.Contains(strings.Join(r.GPUs.Reasons, "\n"), tt.reason) {
 			t.Errorf("%s: %+v; want %q because of %q", tt.name, r.GPUs, tt.want, tt.reason)
 		}

@@ -14,6 +14,7 @@ import (
 const (
 	canRun      = "yes"
 	canRunLater = "yes, when an HCA appears"
+	canRunPart  = "yes, but not of all"
 	cannotRun   = "no"
 	noGPU       = "this node has no GPU"
 )
@@ -52,28 +53,49 @@ func (r *Report) judge(sources []model.SourceState, facts model.Snapshot, tiers 
 			no("objects are not seen: neither by a hook nor through RDMA netlink")
 		}
 	}
+	if s := states["rdma"]; s != "" && s != model.StateOK && s != model.StateAbsent {
+		no("HCAs are not read: the rdma source is %s", s)
+	}
+	silent := silentDevices(slices.DeleteFunc(slices.Clone(facts.DeviceStates), func(d model.DeviceState) bool { // only its counters
+		return slices.ContainsFunc(facts.HCAs, func(h model.HCA) bool { return h.Name == d.Device })
+	}), "rdma")
 	switch {
 	case len(r.Reasons) > 0:
 		r.Verdict = cannotRun
+	case len(facts.HCAs) == 0 && silent != nil:
+		r.Verdict, r.Reasons = cannotRun, silent
 	case len(facts.HCAs) == 0:
 		r.Verdict = canRunLater
+	case silent != nil:
+		r.Verdict, r.Reasons = canRunPart, silent
 	default:
 		r.Verdict = canRun
 	}
 }
 
+// silentDevices returns a reason for each device of a source that exists and is not read now.
+func silentDevices(states []model.DeviceState, source string) (reasons []string) {
+	for _, d := range states {
+		silent := d.State == model.StateStuck || d.State == model.StateQuarantined || d.State == model.StateBlocked
+		if d.Source == source && silent {
+			reasons = append(reasons, fmt.Sprintf("%s is %s: %s", d.Device, d.State, d.Reason))
+		}
+	}
+	return reasons
+}
+
 // answer is whether something works.
 type answer struct {
 	Verdict string   `json:"verdict"`
-	Reasons []string `json:"reasons,omitempty"` // why the verdict is no
+	Reasons []string `json:"reasons,omitempty"` // why the verdict is no, or not of all
 }
 
 // judgeGPUs sets the verdict of GPUs. It is no if the GPUs of a vendor, their processes, or the owners of these are not known.
-func (r *Report) judgeGPUs(sources []model.SourceState) {
+func (r *Report) judgeGPUs(sources []model.SourceState, devices []model.DeviceState) {
 	no := func(format string, args ...any) {
 		r.GPUs.Reasons = append(r.GPUs.Reasons, fmt.Sprintf(format, args...))
 	}
-	read, found, owners := false, false, false
+	read, found, owners, silent := false, false, false, []string{}
 	for _, s := range sources {
 		owners = owners || s.Source == "cgroup" && s.State == model.StateOK
 		if !slices.ContainsFunc(model.GPUVendors, func(v model.GPUVendor) bool { return v.Source == s.Source }) {
@@ -84,6 +106,7 @@ func (r *Report) judgeGPUs(sources []model.SourceState) {
 		if s.State != model.StateOK && s.State != model.StateAbsent {
 			no("the source %s is %s", s.Source, s.State)
 		}
+		silent = append(silent, silentDevices(devices, s.Source)...)
 	}
 	for _, c := range r.Checks {
 		if c.Area == "gpu" && c.Name == "nvidia processes" {
@@ -101,6 +124,8 @@ func (r *Report) judgeGPUs(sources []model.SourceState) {
 		r.GPUs.Verdict = cannotRun
 	case !found:
 		r.GPUs.Verdict = noGPU
+	case len(silent) > 0:
+		r.GPUs = answer{canRunPart, silent}
 	default:
 		r.GPUs.Verdict = canRun
 	}
