@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command accelscope-tool has the commands that only ask a running sensor, its node or Prometheus. Users start it as accelscope top, fleet,
-// peers, topo, gpu and inventory: accelscope executes the accelscope-tool in its own directory.
+// peers, topo, gpu, inventory and check node: accelscope executes the accelscope-tool in its own directory.
 package main
 
 import (
@@ -27,6 +27,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	program.Started()
 	switch name, rest, _ := strings.Cut(command, " "); name {
+	case "check":
+		return checkNode(ctx, &c.Check.Node, stdout)
 	case "top":
 		return topRun(ctx, &c.Top, stdout)
 	case "peers":

@@ -42,8 +42,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	switch command {
 	case "doctor":
 		return doctorRun(ctx, &c.Doctor, stdout, log)
-	case "check":
-		o := options(c.Check.RunCommand, log)
+	case "check config":
+		o := options(c.Check.Config, log)
 		if err := o.Check(); err != nil {
 			return err
 		}

@@ -12,8 +12,19 @@ type RunCommand struct {
 	ControlFlags
 }
 
-// CheckCommand has the flags that check checks.
-type CheckCommand struct{ RunCommand }
+// CheckCommand has the commands that check something and exit with the result.
+type CheckCommand struct {
+	Config RunCommand       `cmd:"" default:"withargs" help:"Check flags, environment and configuration files (default)."`
+	Node   CheckNodeCommand `cmd:"" tool:"" help:"Check a running sensor's verdicts: exit status 0 (none), 1, 2 (unknown)."`
+}
+
+// CheckNodeCommand has the flags of check node.
+type CheckNodeCommand struct {
+	URL      string        `name:"url" default:"http://127.0.0.1:9847" help:"Sensor URL, optionally http://USER:PASSWORD@HOST."`
+	Severity string        `name:"severity" enum:"critical,warning,info" default:"critical" help:"Least severity that counts (${enum})."`
+	Subjects []string      `name:"subject" enum:"node,port,hca,gpu,switch,workload" placeholder:"KIND" help:"Only verdicts on these (${enum})."`
+	Timeout  time.Duration `name:"timeout" default:"4s" help:"Maximum time; a later answer is unknown."`
+}
 
 // DoctorCommand has the flags of doctor.
 type DoctorCommand struct {

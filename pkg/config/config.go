@@ -37,7 +37,7 @@ var ErrOtherProgram = errors.New("wrong program")
 type CLI struct {
 	Run       RunCommand       `cmd:"" default:"withargs" help:"Run the sensor (default)."`
 	Doctor    DoctorCommand    `cmd:"" help:"Try every source, probe and permission once and show failures with cures."`
-	Check     CheckCommand     `cmd:"" help:"Check flags, environment and configuration files."`
+	Check     CheckCommand     `cmd:"" help:"Check the configuration, or the node."`
 	Top       TopCommand       `cmd:"" tool:"" help:"Show a running sensor's workloads and their devices."`
 	Fleet     FleetCommand     `cmd:"" tool:"" set:"listen=:9851" help:"Show all nodes in a browser, from Prometheus."`
 	Peers     PeersCommand     `cmd:"" tool:"" help:"Show a running sensor's connections between workloads and remote ports."`

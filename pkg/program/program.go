@@ -24,6 +24,9 @@ import (
 // ErrReported is the result of a command that has printed why it failed.
 var ErrReported = errors.New("reported")
 
+// ErrUnknown is the result of a check that has printed why it cannot know.
+var ErrUnknown = errors.New("unknown")
+
 // Main runs a program until run returns or a signal ends its context, and exits.
 func Main(run func(ctx context.Context, args []string, stdout, stderr io.Writer) error) {
 	// One thread runs Go code: the sensor waits more than it computes, and more
@@ -48,6 +51,8 @@ func exitStatus(err error, stderr io.Writer) int {
 		return 0
 	case errors.Is(err, ErrReported):
 		return 1
+	case errors.Is(err, ErrUnknown):
+		return 2
 	}
 	fmt.Fprintln(stderr, "accelscope: error:", err)
 	return 1

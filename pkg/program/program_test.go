@@ -14,6 +14,9 @@ func TestExitStatus(t *testing.T) {
 	if got := exitStatus(nil, &stderr); got != 0 || stderr.Len() > 0 {
 		t.Errorf("no error: %d %q", got, &stderr)
 	}
+	if got := exitStatus(fmt.Errorf("no: %w", ErrUnknown), &stderr); got != 2 || stderr.Len() > 0 {
+		t.Errorf("%d, %q", got, &stderr)
+	}
 	if got := exitStatus(fmt.Errorf("no: %w", ErrReported), &stderr); got != 1 || stderr.Len() > 0 {
 		t.Errorf("doctor says no: %d %q, want 1 and no second message", got, &stderr)
 	}
