@@ -13,7 +13,7 @@ import (
 
 // A process pays for probes with a part of its CPU time. An all-to-all of sends and receives among hundreds of peers calls hundreds of
 // functions in each step. When its credit is used up, the function that it calls most loses its probes for a while, in the files that
-// the process maps. Launches cannot be sampled: the counts of two ranks are compared. Meanwhile the coverage is budget.
+// the process maps. Launches cannot be sampled: the counts of two ranks are compared. Meanwhile the coverage is budget, and afterwards lost.
 const (
 	// budgetRatio is the part of a process's CPU time that probes may take.
 	budgetRatio = 0.01
@@ -56,7 +56,7 @@ func (l *loop) spend(now time.Time) {
 	costs := l.files.costs()
 	spent := map[int]time.Duration{}
 	most := map[int]int{} // the function that cost most in this step
-	err := l.kernel.eachProcess(func(pid int, calls []uint64) bool {
+	err := l.kernel.eachProcess(l.lost, func(pid int, calls []uint64) bool {
 		if !l.observe(pid) {
 			return true
 		}

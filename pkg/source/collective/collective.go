@@ -13,6 +13,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -210,6 +211,7 @@ func (s *Source) publish(p published) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.loops = p
+	maps.Copy(s.members.lost, p.lost)
 }
 
 // Close detaches all probes.

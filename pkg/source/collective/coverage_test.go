@@ -5,6 +5,8 @@ package collective
 import (
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -169,7 +171,7 @@ func TestBudget(t *testing.T) {
 	r.OK("init rank 1 11 2 1")
 	r.OK("call send 1 %d 1 0", uint64(startCredit/callCost)*20)
 	probed(t, s, model.StateFailed, "ncclSend")
-	covered(t, s, c, model.CollectiveBudget)
+	covered(t, s, c, model.CollectiveBudget, model.CollectiveLost)
 	before, _, _ := read(t, s, c)
 	r.OK("call send 1 5 1 0")
 	r.OK("call recv 1 5 1 0")
@@ -202,6 +204,8 @@ func TestShare(t *testing.T) {
 	r = start(other)
 	r.OK("init rank 1 11 2 1")
 	r.OK("call all_reduce 1 3 1 0")
+	covered(t, s, greedy, model.CollectiveLost)
+	covered(t, s, other)
 	ranks, others, _ := read(t, s, greedy)
 	folded := others[model.CollectiveKey{Library: "nccl", Communicator: model.OtherCommunicators, Operation: "all_reduce"}].Count
 	if len(ranks) != maxOfWorkload || folded != 0 {
@@ -226,6 +230,93 @@ func TestShare(t *testing.T) {
 	if m := snap.Maps[0]; m.Name != communicatorsMap || m.Entries != entries/share+1 || m.Capacity != entries {
 		t.Errorf("%+v", m)
 	}
+}
+
+// TestFull: the maps are full. Of the workloads, the coverage names the one that lost something.
+func TestFull(t *testing.T) {
+	b := build(t)
+	const entries = 2 * share // two communicators of each workload fill the map, or launchesOfMember operations of each
+	operations := []string{"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter"}
+	for reason, fill := range map[string]struct{ communicators, operations int }{
+		"communicators_full":        {entries / share, 1},
+		"collective_launches_full":  {1, launchesOfMember * entries / share},
+		"collective_launches_share": {entries / share, launchesOfMember*entries/share/2 + 1},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			var h holders
+			s := startSource(t, &h, func(o *Options) { o.MaxEntries = entries })
+			use := func(c cgroup, communicators int) {
+				t.Helper()
+				r := c.start(t, b.Rank)
+				r.OK("load %s", b.NCCL)
+				h.add(r)
+				covered(t, s, c)
+				probed(t, s, model.StateOK, all...)
+				for slot := range communicators {
+					r.OK("init rank %d %d 2 1", slot, slot)
+					for _, operation := range operations[:fill.operations] {
+						r.OK("call %s %d 3 1 0", operation, slot)
+					}
+				}
+			}
+			var full []cgroup
+			for range share {
+				c := newCgroup(t)
+				full = append(full, c)
+				if use(c, fill.communicators); reason == "collective_launches_share" {
+					break
+				}
+				covered(t, s, c)
+			}
+			last := full[0]
+			if reason != "collective_launches_share" {
+				last = newCgroup(t)
+				use(last, 1)
+			}
+			covered(t, s, last, model.CollectiveLost)
+			for _, c := range full {
+				if c != last {
+					covered(t, s, c)
+				}
+			}
+			snap, err := s.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range snap.Losses {
+				if (l.Count > 0) != (l.Reason == reason) {
+					t.Errorf("%+v, want a loss for the reason %s", l, reason)
+				}
+			}
+		})
+	}
+}
+
+// TestLeftCgroup: a process launches on a communicator that it made in a cgroup that it has left, and that was removed.
+func TestLeftCgroup(t *testing.T) {
+	b := build(t)
+	var h holders
+	before, after := newCgroup(t), newCgroup(t)
+	r := before.start(t, b.Rank)
+	r.OK("load %s", b.NCCL)
+	h.add(r)
+	s := startSource(t, &h)
+	probed(t, s, model.StateOK, all...)
+	r.OK("init rank 1 11 2 1")
+	r.OK("call all_reduce 1 3 10 7")
+	if err := os.WriteFile(filepath.Join(after.dir, "cgroup.procs"), fmt.Append(nil, r.Process.Pid), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.Forget([]model.CgroupID{before.id})
+	if ranks, others, _ := read(t, s, before); len(ranks)+len(others) > 0 {
+		t.Errorf("after Forget: %+v, %v", ranks, others)
+	}
+	r.OK("call all_reduce 1 5 10 7")
+	late := model.CollectiveKey{Library: "nccl", Communicator: model.LateCommunicators, Operation: "all_reduce"}
+	if _, others, _ := read(t, s, after); others[late].Count != 5 {
+		t.Errorf("%v, want 5 launches", others)
+	}
+	lossless(t, s)
 }
 
 // TestPending: of the communicators that a process makes without using them, the last ones are known.

@@ -62,6 +62,7 @@ func (l *loop) add(p *process, lib *locate.Library, r *result) {
 	f := l.files[lib.File]
 	if f == nil {
 		if !l.files.hasRoom(p.owner) {
+			p.incomplete = true
 			l.opts.Logger.Warn("a library is not probed: there are too many files with its name", zap.Int("pid", p.PID()),
 				zap.String("library", lib.Name))
 			return

@@ -40,6 +40,7 @@ type kernel struct {
 	handles       []gen.CollectiveHandle
 	pendingKeys   []gen.CollectivePendingKey
 	pending       []gen.CollectivePending
+	gone          map[uint64]bool // communicators that were removed, but may have handles
 	processKeys   []processKey
 	processes     []gen.CollectiveCollectiveProcess
 }
@@ -169,6 +170,10 @@ func (k *kernel) eachCommunicator(f func(uint64, *communicator) (drop bool)) err
 		return fmt.Errorf("communicators: %w", err)
 	}
 	k.object.Entries[communicatorsMap] = left
+	k.gone = map[uint64]bool{}
+	for _, number := range gone {
+		k.gone[number] = true
+	}
 	return k.removeLaunches(gone)
 }
 
@@ -195,10 +200,13 @@ func (k *kernel) eachLaunches(f func(launchKey, *launchCounts)) error {
 	return nil
 }
 
-// removeProcesses removes the handles and the pending communicators of ended processes.
+// removeProcesses removes the pending communicators of ended processes, and their handles. A process that has left its cgroup may launch on
+// a communicator that was removed with the cgroup: without its handle, it is counted as late.
 func (k *kernel) removeProcesses(ended func(tgid uint32) bool) error {
 	_, _, err := hook.Sweep(k.object.Coll.Maps[handlesMap], &k.handleKeys, &k.handles,
-		func(key *gen.CollectiveHandleKey, _ *gen.CollectiveHandle) bool { return ended(key.Tgid) })
+		func(key *gen.CollectiveHandleKey, h *gen.CollectiveHandle) bool {
+			return k.gone[h.Communicator] || ended(key.Tgid)
+		})
 	if err != nil {
 		return fmt.Errorf("handles of communicators: %w", err)
 	}
@@ -216,10 +224,16 @@ func (k *kernel) removeProcesses(ended func(tgid uint32) bool) error {
 	return nil
 }
 
-// eachProcess calls f with the calls of each process by function, and deletes the process if f returns true. Only the loop calls it.
-func (k *kernel) eachProcess(f func(tgid int, calls []uint64) (drop bool)) error {
+// eachProcess calls f with the calls of each process by function, and deletes the process if f returns true. It adds the workloads that
+// lost something to lost. Only the loop calls it.
+func (k *kernel) eachProcess(lost map[model.CgroupID]bool, f func(tgid int, calls []uint64) (drop bool)) error {
 	_, _, err := hook.Sweep(k.object.Coll.Maps[gen.CollectiveMapCollectiveProcesses], &k.processKeys, &k.processes,
-		func(key *processKey, p *gen.CollectiveCollectiveProcess) bool { return f(int(key.Tgid), p.Calls[:]) })
+		func(key *processKey, p *gen.CollectiveCollectiveProcess) bool {
+			if p.LostIn != 0 {
+				lost[model.CgroupID(p.LostIn)] = true
+			}
+			return f(int(key.Tgid), p.Calls[:])
+		})
 	if err != nil {
 		return fmt.Errorf("calls of processes: %w", err)
 	}

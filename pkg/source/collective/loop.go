@@ -40,7 +40,8 @@ type loop struct {
 	manager   *uprobe.Manager[int]
 	done      chan struct{} // closed when the loop has ended
 	listedAt  time.Time
-	unknown   error // errHoldersUnknown, or nil
+	unknown   error                   // errHoldersUnknown, or nil
+	lost      map[model.CgroupID]bool // workloads that lost something since the last report
 }
 
 type searches struct {
@@ -79,6 +80,7 @@ func newLoop(opts Options, k *kernel, publish func(published)) *loop {
 			libraries: locate.NewLibraries(libraryNames()),
 		},
 		processes: map[int]*process{}, files: fileSet{}, manager: uprobe.NewManager[int](opts.Gate, sourceName, opts.Logger, done),
+		lost: map[model.CgroupID]bool{},
 	}
 }
 
@@ -222,6 +224,7 @@ func (l *loop) handle(r *result) {
 	}
 	if r.err != nil {
 		l.opts.Logger.Info("a library is not probed", zap.Int("pid", p.PID()), zap.Error(r.err))
+		p.incomplete = true
 	}
 	l.own(p) // the cgroup may have been unknown before
 	if r.err == nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
@@ -17,7 +18,9 @@ type linked struct {
 	static   bool
 	unseen   bool // it contains a library without symbols
 	counting bool // it maps a file whose functions were found
-	graphs   bool // it launches graphs
+	// incomplete: it maps a file that could not be read, or that has no room beside the other files.
+	incomplete bool
+	graphs     bool // it launches graphs
 }
 
 // libraryOf returns the library in a file. A program may contain either.
@@ -53,10 +56,12 @@ type published struct {
 	failed   error
 	versions map[int]string // of the library, by process
 	coverage []model.CollectiveCoverage
+	lost     map[model.CgroupID]bool // since the last one
 }
 
 func (l *loop) report() {
-	p := published{failed: l.unknown, versions: map[int]string{}, coverage: []model.CollectiveCoverage{}}
+	p := published{failed: l.unknown, versions: map[int]string{}, coverage: []model.CollectiveCoverage{}, lost: l.lost}
+	l.lost = map[model.CgroupID]bool{}
 	for i := range functions {
 		p.hooks = append(p.hooks, l.hookOf(i))
 	}
@@ -68,6 +73,9 @@ func (l *loop) report() {
 		for _, gap := range l.gapsOf(pid, of) {
 			if c := (model.CollectiveCoverage{Cgroup: of.workload, Gap: gap}); !slices.Contains(p.coverage, c) {
 				p.coverage = append(p.coverage, c)
+			}
+			if gap == model.CollectiveBudget {
+				p.lost[of.workload] = true
 			}
 		}
 	}
@@ -84,22 +92,19 @@ func (l *loop) gapsOf(pid int, p *process) []model.CollectiveGap {
 			gaps = append(gaps, gap)
 		}
 	}
-	mapped, refused, paused := false, false, false
+	refused, paused := false, false
 	for _, f := range l.files {
 		if f.graphs || f.Paths[pid] == "" {
 			continue
 		}
-		mapped = true
 		for i := range f.places {
 			place := &f.places[i]
 			paused = paused || place.pause.reason != nil
-			lacks := len(f.Links) == 0 || place.Err != nil || place.failed != nil || l.kernel.refused[place.function] != nil
-			if lacks && place.pause.reason == nil {
-				refused = true
-			}
+			_, attached := f.Links[half{Target: uprobe.Target[int]{Place: i}}]
+			refused = refused || !attached && place.pause.reason == nil
 		}
 	}
-	if refused || p.counting && !mapped { // no file was added: there are too many
+	if refused || p.incomplete {
 		gaps = append(gaps, model.CollectiveRefused)
 	}
 	if paused {

@@ -11,25 +11,29 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
-// TestOneOfTwoFiles: a process maps two files with the functions, and only one of them is probed. Some launches are not counted.
-func TestOneOfTwoFiles(t *testing.T) {
+// TestPartlyProbed: a process maps two files with the functions, and not all of them are probed, or known. Some launches are not counted.
+func TestPartlyProbed(t *testing.T) {
 	const pid = 7
-	probed, other := newTestFile(pid), newTestFile(pid)
-	probed.Links[half{}] = nil
-	l := &loop{
-		kernel: &kernel{refused: make([]error, len(functions))},
-		files:  fileSet{locate.FileID{Inode: 1}: probed, locate.FileID{Inode: 2}: other},
-	}
+	first, second := newTestFile(pid), newTestFile(pid)
+	first.Links[half{}] = nil
+	l := &loop{files: fileSet{locate.FileID{Inode: 1}: first, locate.FileID{Inode: 2}: second}}
 	p := &process{linked: linked{uses: true, counting: true}}
-	for range 100 { // in each order of the files
-		if got := l.gapsOf(pid, p); !slices.Contains(got, model.CollectiveRefused) {
-			t.Fatalf("gaps %q: the file without probes is missing", got)
+	gaps := func(what string, want ...model.CollectiveGap) {
+		t.Helper()
+		for range 100 { // in each order of the files
+			if got := l.gapsOf(pid, p); !slices.Equal(got, want) {
+				t.Fatalf("%s: gaps %q, want %q", what, got, want)
+			}
 		}
 	}
-	other.Links[half{}] = nil
-	if got := l.gapsOf(pid, p); !slices.Equal(got, []model.CollectiveGap{""}) {
-		t.Errorf("gaps %q with probes in both files", got)
-	}
+	gaps("one file without probes", "", model.CollectiveRefused)
+	second.Links[half{}] = nil
+	gaps("both probed", "")
+	second.places = append(second.places, place{})
+	gaps("one function without a probe yet", "", model.CollectiveRefused)
+	second.places = second.places[:1]
+	p.incomplete = true
+	gaps("a file that could not be read", "", model.CollectiveRefused)
 }
 
 func newTestFile(pid int) *file {
