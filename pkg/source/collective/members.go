@@ -89,7 +89,7 @@ func (m *members) see(number uint64, c *communicator, processEnded bool, now mom
 func (m *members) newMember(number uint64, c *communicator, now moment) *member {
 	of := &member{pid: int(c.Tgid), late: isLate(c)}
 	of.Communicator = model.Communicator{
-		Cgroup: model.CgroupID(c.Cgroup), Library: libraryLabels[min(c.Library, libraries-1)], Version: m.versions[int(c.Tgid)],
+		Cgroup: model.CgroupID(c.Cgroup), Library: libraryLabels[min(c.Library, libraryCount-1)], Version: m.versions[int(c.Tgid)],
 	}
 	if of.late {
 		return of
