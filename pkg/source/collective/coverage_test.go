@@ -161,14 +161,7 @@ func TestRefusedConsent(t *testing.T) {
 
 // TestBudget: a function that a process calls all the time is no longer probed for a while. The others are.
 func TestBudget(t *testing.T) {
-	b := build(t)
-	var h libraries.Holders
-	c := libraries.NewCgroup(t)
-	r := start(t, c, b.Rank)
-	r.OK("load %s", b.NCCL)
-	h.Add(r)
-	s := startSource(t, &h)
-	libraries.Probed(t, s, model.StateOK, all...)
+	c, r, s := probedRank(t)
 	r.OK("init rank 1 11 2 1")
 	r.OK("call send 1 %d 1 0", uint64(2*time.Second/callCost)) // twenty times the credit
 	libraries.Probed(t, s, model.StateFailed, "ncclSend")
@@ -295,14 +288,8 @@ func TestFull(t *testing.T) {
 
 // TestLeftCgroup: a process launches on a communicator that it made in a cgroup that it has left, and that was removed.
 func TestLeftCgroup(t *testing.T) {
-	b := build(t)
-	var h libraries.Holders
-	before, after := libraries.NewCgroup(t), libraries.NewCgroup(t)
-	r := start(t, before, b.Rank)
-	r.OK("load %s", b.NCCL)
-	h.Add(r)
-	s := startSource(t, &h)
-	libraries.Probed(t, s, model.StateOK, all...)
+	before, r, s := probedRank(t)
+	after := libraries.NewCgroup(t)
 	r.OK("init rank 1 11 2 1")
 	r.OK("call all_reduce 1 3 10 7")
 	if err := os.WriteFile(filepath.Join(after.Dir, "cgroup.procs"), fmt.Append(nil, r.Process.Pid), 0o644); err != nil {
@@ -322,14 +309,7 @@ func TestLeftCgroup(t *testing.T) {
 
 // TestPending: of the communicators that a process makes without using them, the last ones are known.
 func TestPending(t *testing.T) {
-	b := build(t)
-	var h libraries.Holders
-	c := libraries.NewCgroup(t)
-	r := start(t, c, b.Rank)
-	r.OK("load %s", b.NCCL)
-	h.Add(r)
-	s := startSource(t, &h)
-	libraries.Probed(t, s, model.StateOK, all...)
+	c, r, s := probedRank(t)
 	const pending, more = 64, 3
 	for slot := range pending + more {
 		r.OK("init rank %d %d 2 1", slot, slot)
@@ -352,14 +332,7 @@ func TestPending(t *testing.T) {
 
 // TestBadPointers: a process passes pointers to nothing. It runs on, and others are counted.
 func TestBadPointers(t *testing.T) {
-	b := build(t)
-	var h libraries.Holders
-	c := libraries.NewCgroup(t)
-	r := start(t, c, b.Rank)
-	r.OK("load %s", b.NCCL)
-	h.Add(r)
-	s := startSource(t, &h)
-	libraries.Probed(t, s, model.StateOK, all...)
+	c, r, s := probedRank(t)
 	r.OK("bad")
 	r.OK("init rank 1 11 2 1")
 	r.OK("call all_reduce 1 3 10 7")

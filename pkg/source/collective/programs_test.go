@@ -77,6 +77,20 @@ func start(t testing.TB, c libraries.Cgroup, program string) *fakes.Rank {
 
 func command(program string) *exec.Cmd { return child.Command(context.Background(), program) }
 
+// probedRank starts a process that has loaded NCCL, in a cgroup of its own, and a source that probes the library.
+func probedRank(t *testing.T) (libraries.Cgroup, *fakes.Rank, *Source) {
+	t.Helper()
+	b := build(t)
+	var h libraries.Holders
+	c := libraries.NewCgroup(t)
+	r := start(t, c, b.Rank)
+	r.OK("load %s", b.NCCL)
+	h.Add(r)
+	s := startSource(t, &h)
+	libraries.Probed(t, s, model.StateOK, all...)
+	return c, r, s
+}
+
 // all are the functions that NCCL has.
 var all = func() (names []string) {
 	for _, f := range functions {

@@ -160,7 +160,10 @@ func (p *Prober) First() {
 	for p.searches.Running()+p.manager.Running() > 0 {
 		select {
 		case r := <-p.searches.Results:
-			p.handle(r)
+			loaded := p.refused != nil
+			if p.handle(r); !loaded && p.refused != nil { // which took long
+				deadline.Reset(firstSearches)
+			}
 		case r := <-p.manager.Results:
 			p.manager.Take(r, time.Now())
 		case <-deadline.C:

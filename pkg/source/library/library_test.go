@@ -151,7 +151,7 @@ func TestManyProcesses(t *testing.T) {
 	}
 }
 
-// TestUnprobed: a file tells a function without a probe from a function that is paused.
+// TestUnprobed: a function without a probe differs from a function that is paused.
 func TestUnprobed(t *testing.T) {
 	f := &File{File: uprobe.NewFile[int](1, false), Places: make([]Place, 2)}
 	check := func(what string, lacking, paused bool) {
