@@ -305,6 +305,7 @@ func TestLeftCgroup(t *testing.T) {
 		t.Errorf("%v, want 5 launches", others)
 	}
 	libraries.Lossless(t, s)
+	r.End() // before its cgroup
 }
 
 // TestPending: of the communicators that a process makes without using them, the last ones are known.
