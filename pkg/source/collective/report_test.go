@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -52,7 +53,7 @@ func newTestFile(pid int) *library.File {
 	return f
 }
 
-// TestLoad: programs are loaded when the first library is found. If the kernel refuses them, all states say so from then on.
+// TestLoad: programs are loaded when the first library is to be probed. If the kernel refuses them, all states say so from then on.
 func TestLoad(t *testing.T) {
 	b := build(t)
 	for what, kernelRefuses := range map[string]bool{"loaded": false, "refused": true} {
@@ -91,6 +92,8 @@ func TestLoad(t *testing.T) {
 					return nil
 				})
 			}
+			r.OK("load %s", b.CUDA)
+			time.Sleep(10 * o.Interval) // the library of graphs is found
 			check(model.StateAbsent, nil)
 			if slices.ContainsFunc(s.kernel.programs, func(of [libraryCount]*ebpf.Program) bool { return of[nccl] != nil }) {
 				t.Error("programs are loaded without a library")

@@ -66,6 +66,7 @@ func (p *Prober) missing(f *File, now time.Time) (halves []Half) {
 	if !f.wanted() {
 		return nil
 	}
+	p.load()
 	for i := range f.Places {
 		at := &f.Places[i]
 		if p.refused[at.Function] != nil || at.Err != nil || now.Before(at.pause.until) {

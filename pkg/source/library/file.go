@@ -78,7 +78,6 @@ func (p *Prober) add(of *Process, lib *locate.Library, r *result) {
 	}
 	f.Paths[of.PID()], f.owners[of.PID()] = lib.Path, of.owner
 	p.keep(f, lib.Path, r)
-	p.load()
 	p.exclude(f, time.Now())
 	p.change(f, time.Now())
 }

@@ -76,7 +76,7 @@ type Spec struct {
 	// Wants reports whether optional functions are to be probed for a process.
 	Wants func(*Process) bool
 	// Load loads the programs of a function, which belong to Object and are compiled as in Programs. It is called for each function when
-	// the first file is found.
+	// the first file is to be probed.
 	Load     func(function int) error
 	Object   *hook.Object
 	Programs hook.Spec
