@@ -29,8 +29,8 @@ enum collective_loss {
 	LOSS_COMMUNICATORS_SHARE, /* the owner used up its share of the map (owner.h) */
 	LOSS_LAUNCHES_FULL,       /* no room for (communicator, operation) */
 	LOSS_LAUNCHES_SHARE,
-	LOSS_PENDING, /* a communicator was dropped before its first launch, because the process made too many others */
-	LOSS_UNREADABLE, /* an argument on the stack, or an id, could not be read */
+	LOSS_PENDING, /* dropped before its first launch, because the process made too many others: it has no id */
+	LOSS_UNREADABLE, /* an argument on the stack, or an id: the communicator has no id */
 	COLLECTIVE_LOSSES,
 };
 
@@ -63,8 +63,9 @@ struct collective_process_key {
 
 struct collective_process {
 	__u64 calls[FUNCTIONS]; /* by function: what the probes cost */
+	__u64 lost_in;          /* the workload, if a communicator or launch was lost */
 	__u32 next;             /* pending communicators so far */
-	__u32 pad;
+	__u32 lost;
 };
 
 struct handle_key {
@@ -190,11 +191,6 @@ struct task_struct___leader {
 static const struct collective_process new_process;
 static const struct communicator unknown_communicator;
 
-static __always_inline void lose(__u32 why)
-{
-	__sync_fetch_and_add(&collective_losses[why], 1);
-}
-
 static __always_inline void this_process(struct collective_process_key *key)
 {
 	struct task_struct___leader *task = (void *)bpf_get_current_task();
@@ -211,6 +207,24 @@ static __always_inline struct collective_process *process_of(const struct collec
 		return p;
 	bpf_map_update_elem(&collective_processes, key, &new_process, BPF_NOEXIST);
 	return bpf_map_lookup_elem(&collective_processes, key);
+}
+
+static __always_inline void count_loss(__u32 why)
+{
+	__sync_fetch_and_add(&collective_losses[why], 1);
+}
+
+/* Counts a loss of launches, or of a communicator. */
+static __always_inline void lose(__u32 why)
+{
+	struct collective_process_key key = {};
+	struct collective_process *p;
+
+	count_loss(why);
+	this_process(&key);
+	p = bpf_map_lookup_elem(&collective_processes, &key);
+	if (p)
+		p->lost = 1;
 }
 
 /* The first arguments are in registers. On x86-64 the return address is below the others. */
@@ -313,7 +327,7 @@ static __always_inline void keep(const struct collective_process_key *process, s
 		key.slot = p->next++ % PENDING;
 		replaces = bpf_map_lookup_elem(&communicators_pending, &key);
 		if (replaces)
-			lose(LOSS_PENDING);
+			count_loss(LOSS_PENDING);
 	}
 	if (!replaces && has_share(made->communicator.owner, COMMUNICATORS_OF_OWNER)) {
 		lose(lost_by_share(made->communicator.owner, COMMUNICATORS_OF_OWNER) ? LOSS_COMMUNICATORS_SHARE
@@ -336,7 +350,9 @@ static __always_inline __u64 add(const struct handle_key *key, const struct comm
 		if (!bpf_map_update_elem(&communicators, &handle.communicator, c, BPF_NOEXIST)) {
 			if (!bpf_map_update_elem(&communicator_handles, key, &handle, BPF_NOEXIST))
 				return handle.communicator;
-			bpf_map_delete_elem(&communicators, &handle.communicator); /* another thread was faster */
+			bpf_map_delete_elem(&communicators, &handle.communicator);
+			if (!bpf_map_lookup_elem(&communicator_handles, key)) /* otherwise another thread was faster */
+				lose(LOSS_COMMUNICATORS_FULL);
 			return 0;
 		}
 		handle.communicator++;
@@ -407,8 +423,10 @@ static __always_inline struct launches *launches_of(const struct launch_key *key
 	if (l)
 		return l;
 	c = bpf_map_lookup_elem(&communicators, &key->communicator);
-	if (!c)
+	if (!c) { /* user space is removing it, and will remove its handle */
+		lose(LOSS_LAUNCHES_FULL);
 		return 0;
+	}
 	none.owner = c->owner;
 	if (has_share(none.owner, LAUNCHES_OF_OWNER)) {
 		lose(lost_by_share(none.owner, LAUNCHES_OF_OWNER) ? LOSS_LAUNCHES_SHARE : LOSS_LAUNCHES_FULL);
@@ -458,7 +476,7 @@ static __always_inline void launch(struct pt_regs *ctx, const struct handle_key 
 static __always_inline void read_id(struct communicator *c, __u64 from)
 {
 	if (bpf_probe_read_user(c->id, sizeof(c->id), (void *)from))
-		lose(LOSS_UNREADABLE);
+		count_loss(LOSS_UNREADABLE);
 	else
 		c->flags |= IDENTIFIED;
 }
@@ -577,12 +595,12 @@ int collective(struct pt_regs *ctx)
 	struct collective_process_key process = {};
 	struct collective_process *p;
 	struct handle_key key = {};
+	struct owner owner;
 
 	this_process(&process);
 	p = process_of(&process);
-	if (!p)
-		return 0;
-	__sync_fetch_and_add(&p->calls[function % FUNCTIONS], 1);
+	if (p)
+		__sync_fetch_and_add(&p->calls[function % FUNCTIONS], 1);
 	key.started = process.started;
 	key.tgid = process.tgid;
 	key.handle = argument(ctx, communicator_argument);
@@ -596,7 +614,12 @@ int collective(struct pt_regs *ctx)
 	case KIND_GRAPH:
 		break;
 	default:
-		make(ctx, &process, p, &key);
+		if (p) /* otherwise the communicator will have no id */
+			make(ctx, &process, p, &key);
+	}
+	if (p && p->lost && !p->lost_in) {
+		current_owner(&owner);
+		p->lost_in = owner.cgroup;
 	}
 	return 0;
 }

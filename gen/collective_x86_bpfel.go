@@ -43,10 +43,11 @@ const (
 )
 
 type CollectiveCollectiveProcess struct {
-	_     structs.HostLayout
-	Calls [32]uint64
-	Next  uint32
-	Pad   uint32
+	_      structs.HostLayout
+	Calls  [32]uint64
+	LostIn uint64
+	Next   uint32
+	Lost   uint32
 }
 
 type CollectiveCollectiveProcessKey struct {

@@ -3,6 +3,7 @@
 package hook
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/cilium/ebpf"
@@ -57,6 +58,33 @@ func Open(s Spec, attach func(*Object) ([]model.Hook, error)) (*Object, []model.
 		return nil, Closed(hooks, err), err
 	}
 	return o, hooks, nil
+}
+
+// Maps makes the maps of an object whose programs are loaded later, by Load.
+func Maps(s Spec) (*Object, error) {
+	o, _, err := Open(s, func(*Object) ([]model.Hook, error) { return nil, nil })
+	return o, err
+}
+
+// Load calls load, which loads programs with Variant. s is the Spec of the object.
+func (o *Object) Load(s Spec, load func()) error {
+	defer Hold()()
+	kernel, err := ReadKernel(s.BTFDir)
+	if err != nil {
+		return err
+	}
+	compiled, err := s.Compile(kernel)
+	if err != nil {
+		return err
+	}
+	targets, err := kernel.targets(compiled)
+	if err != nil {
+		return fmt.Errorf("types of the kernel: %w", err)
+	}
+	o.Kernel, o.Compiled, o.targets = kernel, compiled, targets
+	defer func() { o.Kernel, o.Compiled, o.targets = nil, nil, nil }()
+	load()
+	return nil
 }
 
 // stackSize is the size of a kernel stack on machines with pages of 4 KiB.

@@ -62,6 +62,7 @@ const (
 	CollectiveGraphs    CollectiveGap = "graphs"     // launches graphs, in which collectives are not counted
 	CollectiveRefused   CollectiveGap = "refused"    // functions are not probed
 	CollectiveBudget    CollectiveGap = "budget"     // functions are not probed for a while, because they are called too often
+	CollectiveLost      CollectiveGap = "lost"       // the counts lack earlier launches or communicators, for want of room or of probes
 )
 
 // CollectiveCoverage is a gap of a cgroup with a process that uses NCCL or RCCL.

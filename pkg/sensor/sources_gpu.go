@@ -18,6 +18,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/gpudriver"
 	"github.com/accelscope/accelscope/pkg/source/gpumemory"
 	"github.com/accelscope/accelscope/pkg/source/intel"
+	"github.com/accelscope/accelscope/pkg/source/library"
 	"github.com/accelscope/accelscope/pkg/source/nvidia"
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
@@ -43,18 +44,15 @@ func (s *services) newGPUMemory() engine.Registration {
 	if !s.Access { // which lists the processes with an open GPU
 		return register("gpumemory", nil, fmt.Errorf("%w: needs --collector.access", model.ErrUnsupported))
 	}
-	log := s.log.Named("gpumemory")
-	gate, err := s.gate()
+	options, err := s.libraryOptions("gpumemory")
 	if err != nil {
 		return register("gpumemory", nil, err)
 	}
+	options.MaxEntries = s.MapEntries
 	source, err := gpumemory.New(gpumemory.Options{
-		Procfs: s.Procfs, Subsystem: s.subsystem(), MaxEntries: s.MapEntries, Interval: s.GPUInterval,
-		Holders: s.holders.Holders, CgroupOf: s.cgroupOf(), OwnerOf: s.ownerOf(), Gate: gate, Workloads: s.workloads,
-		Logger:  log,
-		Consent: s.consent,
+		Options: options,
 		ReturnProbes: func(ctx context.Context) (bool, error) {
-			safe := returnprobe.Try(ctx, log)
+			safe := returnprobe.Try(ctx, options.Logger)
 			return safe.PerProcess, safe.Refused
 		},
 	})
@@ -66,17 +64,22 @@ func (s *services) newCollective() engine.Registration {
 	if !s.Access { // which lists the processes with an open GPU
 		return register("collective", nil, fmt.Errorf("%w: needs --collector.access", model.ErrUnsupported))
 	}
-	gate, err := s.gate()
+	options, err := s.libraryOptions("collective")
 	if err != nil {
 		return register("collective", nil, err)
 	}
-	source, err := collective.New(collective.Options{
-		Procfs: s.Procfs, Subsystem: s.subsystem(), Interval: s.GPUInterval, KeyFile: s.KeyFile,
-		Holders: s.holders.Holders, CgroupOf: s.cgroupOf(), OwnerOf: s.ownerOf(), Gate: gate, Workloads: s.workloads,
-		Logger:  s.log.Named("collective"),
-		Consent: s.consent,
-	})
+	source, err := collective.New(collective.Options{Options: options, KeyFile: s.KeyFile})
 	return register("collective", source, err)
+}
+
+// libraryOptions returns the options of a source that probes libraries.
+func (s *services) libraryOptions(source string) (library.Options, error) {
+	gate, err := s.gate()
+	return library.Options{
+		Procfs: s.Procfs, Subsystem: s.subsystem(), Interval: s.GPUInterval, Workloads: s.workloads,
+		Holders: s.holders.Holders, CgroupOf: s.cgroupOf(), OwnerOf: s.ownerOf(), Consent: s.consent,
+		Gate: gate, Logger: s.log.Named(source),
+	}, err
 }
 
 // newGPUDriver makes the source that measures ioctls of GPU drivers.

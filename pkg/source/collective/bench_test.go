@@ -7,6 +7,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	fakes "github.com/accelscope/accelscope/tests/fakes/collective"
+	"github.com/accelscope/accelscope/tests/fakes/libraries"
 )
 
 // BenchmarkCall is the time of calls of a FAKE library, which takes nanoseconds itself.
@@ -24,15 +25,16 @@ func BenchmarkCall(b *testing.B) {
 		}
 	}
 	b.Run("without", calls)
-	var h holders
-	h.add(r)
-	s, err := newSource(h.options(b))
+	var h libraries.Holders
+	h.Add(r)
+	o := options(b, &h)
+	s, err := newSource(o, o.spec())
 	if err != nil {
 		b.Fatal(err)
 	}
-	s.loop.start() // without the loop, which would pause a function that is called so often
+	s.prober.First() // without the loop, which would pause a function that is called so often
 	defer s.kernel.close()
-	defer s.loop.release()
-	probed(b, s, model.StateOK, all...)
+	defer s.prober.Release()
+	libraries.Probed(b, s, model.StateOK, all...)
 	b.Run("probed", calls)
 }

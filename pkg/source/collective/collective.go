@@ -4,106 +4,74 @@
 // entry of the public functions in the libraries that processes with an open GPU have mapped, or in programs and libraries that contain
 // them and have symbols. It is disabled by default.
 //
-// The program (bpf/collective.bpf.c) counts by process, communicator and operation. Package datapath/locate finds the files and the places
-// to probe. A probe is on a file, once for all processes that map it. If a function costs a process more than a hundredth of its CPU time,
-// it loses its probes for a while (budget.go). members.go bounds what is listed.
+// The program (bpf/collective.bpf.c) counts by process, communicator and operation. Package library probes the functions. members.go bounds
+// what is listed.
 package collective
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"strings"
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/pkg/safely"
-	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+	"github.com/accelscope/accelscope/pkg/source/library"
 )
 
-// Options configure a Source.
+// Options configure a Source. The map has the communicators of the node, each rank counted.
 type Options struct {
-	Procfs string
-	// Holders returns the processes that have a GPU open, and false if they are unknown.
-	Holders func() ([]int, bool)
-	// CgroupOf returns the cgroup of a process; nil if cgroups are not read.
-	CgroupOf func(pid int) (model.CgroupID, error)
-	// OwnerOf returns the workload under which programs count a cgroup, and the cgroup that has its share of the maps;
-	// nil if cgroups are not read.
-	OwnerOf func(model.CgroupID) (workload, share model.CgroupID)
-	// Consent returns whether processes of a cgroup may be probed. It must not block, and is called repeatedly. After a
-	// process without consent has mapped a file, the file stays without probes for barInterval at least. nil: all
-	// processes may be probed.
-	Consent func(model.CgroupID) uprobe.Consent
-	Gate    *uprobe.Gate
+	library.Options
 	// KeyFile has the key of the hashes of communicators. Empty: a key that everyone knows.
 	KeyFile string
-	// Subsystem is the cgroup v1 controller with a cgroup per workload, empty for cgroup v2.
-	Subsystem string
-	// Workloads has the cgroups that belong together. If it is nil, each cgroup is counted by itself.
-	Workloads *hook.Workloads
-	// MaxEntries bounds the communicators of the node, each rank counted. An owner may have a quarter. Zero selects the default.
-	MaxEntries uint32
-	// Interval is how often processes are searched for libraries; zero is 5 s.
-	Interval time.Duration
-	Logger   *zap.Logger
 }
 
-const (
-	// defaultMaxEntries is enough for 16 processes with 32 communicators in the share of each of four workloads.
-	defaultMaxEntries = 2048
-	defaultInterval   = 5 * time.Second
-)
+// defaultMaxEntries is enough for 16 processes with 32 communicators in the share of each of four workloads.
+const defaultMaxEntries = 2048
 
 const sourceName = "collective"
+
+// Upper bounds of the cost of a call, measured by BenchmarkCall in a virtual machine with slow traps.
+const (
+	callCost        = 6 * time.Microsecond
+	callCostStepped = 35 * time.Microsecond
+)
 
 // Source counts launches by communicator, rank and operation.
 type Source struct {
 	kernel *kernel
 	gate   *uprobe.Gate
-	loop   *loop
+	prober *library.Prober
+	graphs map[int]bool // processes that launch graphs; only the Prober's goroutine uses it
 
-	// mu guards the fields that both the loop and Read use.
+	// mu guards the fields that both the Prober and Read use.
 	mu      sync.Mutex
-	loops   published
+	probes  published
 	forget  map[model.CgroupID]bool
 	members members
-
-	stop context.CancelFunc
 }
 
-// New loads the programs and starts the search for libraries. It returns an error if the kernel lacks what they need.
+// New makes the maps and starts the search for libraries. It returns an error if the kernel lacks what they need.
 func New(opts Options) (*Source, error) {
-	s, err := newSource(opts)
+	s, err := newSource(opts, opts.spec())
 	if err != nil {
 		return nil, err
 	}
-	s.begin()
+	s.prober.Start()
 	return s, nil
 }
 
-// begin starts the loop.
-func (s *Source) begin() {
-	ctx, cancel := context.WithCancel(context.Background())
-	s.stop = cancel
-	s.loop.start()
-	go safely.Do(sourceName, func() { s.loop.run(ctx) })
-}
-
-// newSource returns a source whose loop does not run.
-func newSource(opts Options) (*Source, error) {
-	if err := errors.Join(hook.Usable(), locate.HostPIDs(opts.Procfs)); err != nil {
+// newSource returns a source whose Prober is not started. spec has its programs.
+func newSource(opts Options, spec hook.Spec) (*Source, error) {
+	if err := opts.Usable(); err != nil {
 		return nil, err
 	}
-	opts.Interval = cmp.Or(opts.Interval, defaultInterval)
-	opts.Logger = cmp.Or(opts.Logger, zap.NewNop())
 	boot, err := os.ReadFile(opts.Procfs + "/sys/kernel/random/boot_id")
 	if err != nil {
 		return nil, err
@@ -112,12 +80,19 @@ func newSource(opts Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, err := newKernel(opts.spec())
+	k, err := newKernel(spec)
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{kernel: k, gate: opts.Gate, forget: map[model.CgroupID]bool{}, members: newMembers(keys)}
-	s.loop = newLoop(opts, k, s.publish)
+	s := &Source{kernel: k, gate: opts.Gate, graphs: map[int]bool{}, forget: map[model.CgroupID]bool{}, members: newMembers(keys)}
+	s.prober = library.New(opts.Options, library.Spec{
+		Source: sourceName, Functions: probed(), Libraries: libraryNames(), CallCost: callCost, CallCostStepped: callCostStepped,
+		Object: k.object, Programs: spec, Load: k.load, Calls: s.eachCall, Publish: s.publish,
+		Wants: func(of *library.Process) bool { return linkedOf(of.Libraries).uses },
+		Attach: func(f *library.File, h library.Half) func(string) (io.Closer, error) {
+			return k.probe(&f.Places[h.Place], libraryOf(f))
+		},
+	})
 	return s, nil
 }
 
@@ -137,15 +112,15 @@ func (s *Source) Forget(cgroups []model.CgroupID) {
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	snap := model.Snapshot{Hooks: s.loops.hooks, ProbeDurations: s.gate.Durations(sourceName)}
+	snap := model.Snapshot{Hooks: s.probes.hooks, ProbeDurations: s.gate.Durations(sourceName)}
 	if err := s.update(); err != nil {
 		return snap, err
 	}
 	snap.Communicators, snap.Collectives = s.members.listedMembers(), s.members.foldedSeries()
-	snap.CollectiveCoverage = s.members.coverage(s.loops.coverage)
+	snap.CollectiveCoverage = s.members.coverage(s.probes.coverage)
 	err := errors.Join(s.kernel.object.Owners.Settle(s.forget), s.kernel.object.Fill(&snap))
 	clear(s.forget)
-	return snap, errors.Join(err, s.loops.failed)
+	return snap, errors.Join(err, s.probes.failed)
 }
 
 // update reads the maps, and removes what has ended.
@@ -155,7 +130,7 @@ func (s *Source) update() error {
 		return err
 	}
 	m := &s.members
-	m.versions = s.loops.versions
+	m.versions = s.probes.versions
 	processes := processes{}
 	err = s.kernel.eachCommunicator(func(number uint64, c *communicator) bool {
 		if s.forget[model.CgroupID(c.Cgroup)] {
@@ -205,17 +180,9 @@ type moment struct {
 // at returns the time of a value of CLOCK_MONOTONIC.
 func (m moment) at(ns uint64) time.Time { return m.wall.Add(time.Duration(int64(ns - m.monotonic))) }
 
-// publish sets what Read returns about the loop.
-func (s *Source) publish(p published) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.loops = p
-}
-
 // Close detaches all probes.
 func (s *Source) Close() error {
-	s.stop()
-	<-s.loop.done
+	s.prober.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kernel.close()

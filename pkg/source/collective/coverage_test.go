@@ -3,24 +3,27 @@
 package collective
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
+	"time"
 
-	"github.com/accelscope/accelscope/gen"
+	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/fakes/bpf"
 	fakes "github.com/accelscope/accelscope/tests/fakes/collective"
+	"github.com/accelscope/accelscope/tests/fakes/libraries"
 )
 
 // covered waits until the gaps of a cgroup are the wanted ones, besides "".
-func covered(t testing.TB, s *Source, c cgroup, want ...model.CollectiveGap) {
+func covered(t testing.TB, s *Source, c libraries.Cgroup, want ...model.CollectiveGap) {
 	t.Helper()
 	want = append([]model.CollectiveGap{""}, want...)
-	eventually(t, func() error {
+	libraries.Eventually(t, func() error {
 		if _, _, gaps := read(t, s, c); !slices.Equal(gaps, want) {
 			return fmt.Errorf("gaps %q, want %q", gaps, want)
 		}
@@ -32,15 +35,15 @@ func covered(t testing.TB, s *Source, c cgroup, want ...model.CollectiveGap) {
 // A communicator that is split from one of them has no id either.
 func TestLate(t *testing.T) {
 	b := build(t)
-	var h holders
-	c := newCgroup(t)
-	r := c.start(t, b.Rank)
+	var h libraries.Holders
+	c := libraries.NewCgroup(t)
+	r := start(t, c, b.Rank)
 	r.OK("load %s", b.NCCL)
 	r.OK("init rank 1 11 2 0")
 	r.OK("init rank 2 12 2 0")
-	h.add(r)
+	h.Add(r)
 	s := startSource(t, &h)
-	probed(t, s, model.StateOK, all...)
+	libraries.Probed(t, s, model.StateOK, all...)
 	covered(t, s, c)
 	r.OK("init rank 3 13 2 0")
 	r.OK("move 3")
@@ -67,22 +70,22 @@ func TestLate(t *testing.T) {
 	if _, others, _ := read(t, s, c); !maps.Equal(others, want) { // the sum stays
 		t.Errorf("after their end: %v", others)
 	}
-	s.Forget([]model.CgroupID{c.id})
+	s.Forget([]model.CgroupID{c.ID})
 	if ranks, others, _ := read(t, s, c); len(ranks)+len(others) > 0 {
 		t.Errorf("after Forget: %+v, %v", ranks, others)
 	}
-	lossless(t, s)
+	libraries.Lossless(t, s)
 }
 
 // TestStatic: programs and a library that contain the library. Without symbols nothing is counted, and the coverage says so.
 func TestStatic(t *testing.T) {
 	b := build(t)
-	var h holders
-	c, torch, stripped := newCgroup(t), newCgroup(t), newCgroup(t)
-	r := c.start(t, b.Static)
-	h.add(r)
+	var h libraries.Holders
+	c, torch, stripped := libraries.NewCgroup(t), libraries.NewCgroup(t), libraries.NewCgroup(t)
+	r := start(t, c, b.Static)
+	h.Add(r)
 	s := startSource(t, &h)
-	probed(t, s, model.StateOK, all...)
+	libraries.Probed(t, s, model.StateOK, all...)
 	covered(t, s, c, model.CollectiveStatic)
 	r.OK("init rank 1 11 2 1")
 	r.OK("call reduce 1 7 10 7") // the communicator is an argument on the stack
@@ -91,9 +94,9 @@ func TestStatic(t *testing.T) {
 		t.Errorf("%+v", ranks)
 	}
 
-	r = torch.start(t, b.Rank)
+	r = start(t, torch, b.Rank)
 	r.OK("load %s", b.Torch)
-	h.add(r)
+	h.Add(r)
 	covered(t, s, torch, model.CollectiveStatic)
 	r.OK("torch 9")
 	ranks, _, _ = read(t, s, torch)
@@ -101,50 +104,50 @@ func TestStatic(t *testing.T) {
 		t.Errorf("%+v", ranks)
 	}
 
-	r = stripped.start(t, b.Stripped)
-	h.add(r)
+	r = start(t, stripped, b.Stripped)
+	h.Add(r)
 	covered(t, s, stripped, model.CollectiveNoSymbols)
 	r.OK("init rank 1 11 2 1")
 	r.OK("call reduce 1 7 10 7")
 	if ranks, others, _ := read(t, s, stripped); len(ranks)+len(others) > 0 {
 		t.Errorf("%+v, %v", ranks, others)
 	}
-	lossless(t, s)
+	libraries.Lossless(t, s)
 }
 
 // TestGraphs: launches of graphs are noticed in a process with collectives. Another process is not slowed.
 func TestGraphs(t *testing.T) {
 	b := build(t)
-	var h holders
-	c := newCgroup(t)
-	alone := newCgroup(t).start(t, b.Rank)
+	var h libraries.Holders
+	c := libraries.NewCgroup(t)
+	alone := start(t, libraries.NewCgroup(t), b.Rank)
 	alone.OK("load %s", b.CUDA)
-	h.add(alone)
+	h.Add(alone)
 	s := startSource(t, &h)
 	alone.OK("graph 3")
-	r := c.start(t, b.Rank)
+	r := start(t, c, b.Rank)
 	r.OK("load %s", b.NCCL)
-	h.add(r)
+	h.Add(r)
 	covered(t, s, c)
-	probed(t, s, model.StateAbsent, "cuGraphLaunch")
+	libraries.Probed(t, s, model.StateAbsent, "cuGraphLaunch")
 	r.OK("load %s", b.CUDA)
-	probed(t, s, model.StateOK, "cuGraphLaunch")
+	libraries.Probed(t, s, model.StateOK, "cuGraphLaunch")
 	covered(t, s, c)
 	r.OK("graph 3")
 	covered(t, s, c, model.CollectiveGraphs)
 	r.End()
-	probed(t, s, model.StateAbsent, "cuGraphLaunch")
-	lossless(t, s)
+	libraries.Probed(t, s, model.StateAbsent, "cuGraphLaunch")
+	libraries.Lossless(t, s)
 }
 
 // TestRefusedConsent: a container that refuses probes has none, and its coverage says so.
 func TestRefusedConsent(t *testing.T) {
 	b := build(t)
-	var h holders
-	c := newCgroup(t)
-	r := c.start(t, b.Rank)
+	var h libraries.Holders
+	c := libraries.NewCgroup(t)
+	r := start(t, c, b.Rank)
 	r.OK("load %s", b.NCCL)
-	h.add(r)
+	h.Add(r)
 	s := startSource(t, &h, func(o *Options) {
 		o.Consent = func(model.CgroupID) uprobe.Consent { return uprobe.Refused }
 	})
@@ -158,18 +161,11 @@ func TestRefusedConsent(t *testing.T) {
 
 // TestBudget: a function that a process calls all the time is no longer probed for a while. The others are.
 func TestBudget(t *testing.T) {
-	b := build(t)
-	var h holders
-	c := newCgroup(t)
-	r := c.start(t, b.Rank)
-	r.OK("load %s", b.NCCL)
-	h.add(r)
-	s := startSource(t, &h)
-	probed(t, s, model.StateOK, all...)
+	c, r, s := probedRank(t)
 	r.OK("init rank 1 11 2 1")
-	r.OK("call send 1 %d 1 0", uint64(startCredit/callCost)*20)
-	probed(t, s, model.StateFailed, "ncclSend")
-	covered(t, s, c, model.CollectiveBudget)
+	r.OK("call send 1 %d 1 0", uint64(2*time.Second/callCost)) // twenty times the credit
+	libraries.Probed(t, s, model.StateFailed, "ncclSend")
+	covered(t, s, c, model.CollectiveBudget, model.CollectiveLost)
 	before, _, _ := read(t, s, c)
 	r.OK("call send 1 5 1 0")
 	r.OK("call recv 1 5 1 0")
@@ -182,19 +178,19 @@ func TestBudget(t *testing.T) {
 // TestShare: a workload that makes more communicators than its share loses the rest, which is counted. Another workload has room.
 func TestShare(t *testing.T) {
 	b := build(t)
-	var h holders
-	greedy, other := newCgroup(t), newCgroup(t)
+	var h libraries.Holders
+	greedy, other := libraries.NewCgroup(t), libraries.NewCgroup(t)
 	const entries, made = 64, 40
 	s := startSource(t, &h, func(o *Options) { o.MaxEntries = entries })
-	start := func(c cgroup) *fakes.Rank {
-		r := c.start(t, b.Rank)
+	start := func(c libraries.Cgroup) *fakes.Rank {
+		r := start(t, c, b.Rank)
 		r.OK("load %s", b.NCCL)
-		h.add(r)
+		h.Add(r)
 		covered(t, s, c)
 		return r
 	}
 	r := start(greedy)
-	probed(t, s, model.StateOK, all...)
+	libraries.Probed(t, s, model.StateOK, all...)
 	for slot := range made {
 		r.OK("init rank %d %d 2 1", slot, slot)
 		r.OK("call all_reduce %d 1 1 0", slot)
@@ -202,6 +198,8 @@ func TestShare(t *testing.T) {
 	r = start(other)
 	r.OK("init rank 1 11 2 1")
 	r.OK("call all_reduce 1 3 1 0")
+	covered(t, s, greedy, model.CollectiveLost)
+	covered(t, s, other)
 	ranks, others, _ := read(t, s, greedy)
 	folded := others[model.CollectiveKey{Library: "nccl", Communicator: model.OtherCommunicators, Operation: "all_reduce"}].Count
 	if len(ranks) != maxOfWorkload || folded != 0 {
@@ -220,7 +218,7 @@ func TestShare(t *testing.T) {
 		model.Count(snap.Losses[i].Count) != want {
 		t.Errorf("%+v, want %d", snap.Losses, want)
 	}
-	if len(snap.OwnerLosses) != 1 || snap.OwnerLosses[0].Cgroup != greedy.id || snap.OwnerLosses[0].Value != want {
+	if len(snap.OwnerLosses) != 1 || snap.OwnerLosses[0].Cgroup != greedy.ID || snap.OwnerLosses[0].Value != want {
 		t.Errorf("%+v, want %d", snap.OwnerLosses, want)
 	}
 	if m := snap.Maps[0]; m.Name != communicatorsMap || m.Entries != entries/share+1 || m.Capacity != entries {
@@ -228,16 +226,91 @@ func TestShare(t *testing.T) {
 	}
 }
 
+// TestFull: the maps are full. Of the workloads, the coverage names the one that lost something.
+func TestFull(t *testing.T) {
+	b := build(t)
+	const entries = 2 * share // two communicators of each workload fill the map, or launchesOfMember operations of each
+	operations := []string{"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter"}
+	for reason, fill := range map[string]struct{ communicators, operations int }{
+		"communicators_full":        {entries / share, 1},
+		"collective_launches_full":  {1, launchesOfMember * entries / share},
+		"collective_launches_share": {entries / share, launchesOfMember*entries/share/2 + 1},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			var h libraries.Holders
+			s := startSource(t, &h, func(o *Options) { o.MaxEntries = entries })
+			use := func(c libraries.Cgroup, communicators int) {
+				t.Helper()
+				r := start(t, c, b.Rank)
+				r.OK("load %s", b.NCCL)
+				h.Add(r)
+				covered(t, s, c)
+				libraries.Probed(t, s, model.StateOK, all...)
+				for slot := range communicators {
+					r.OK("init rank %d %d 2 1", slot, slot)
+					for _, operation := range operations[:fill.operations] {
+						r.OK("call %s %d 3 1 0", operation, slot)
+					}
+				}
+			}
+			var full []libraries.Cgroup
+			for range share {
+				c := libraries.NewCgroup(t)
+				full = append(full, c)
+				if use(c, fill.communicators); reason == "collective_launches_share" {
+					break
+				}
+				covered(t, s, c)
+			}
+			last := full[0]
+			if reason != "collective_launches_share" {
+				last = libraries.NewCgroup(t)
+				use(last, 1)
+			}
+			covered(t, s, last, model.CollectiveLost)
+			for _, c := range full {
+				if c != last {
+					covered(t, s, c)
+				}
+			}
+			snap, err := s.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range snap.Losses {
+				if (l.Count > 0) != (l.Reason == reason) {
+					t.Errorf("%+v, want a loss for the reason %s", l, reason)
+				}
+			}
+		})
+	}
+}
+
+// TestLeftCgroup: a process launches on a communicator that it made in a cgroup that it has left, and that was removed.
+func TestLeftCgroup(t *testing.T) {
+	before, r, s := probedRank(t)
+	after := libraries.NewCgroup(t)
+	r.OK("init rank 1 11 2 1")
+	r.OK("call all_reduce 1 3 10 7")
+	if err := os.WriteFile(filepath.Join(after.Dir, "cgroup.procs"), fmt.Append(nil, r.Process.Pid), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.Forget([]model.CgroupID{before.ID})
+	if ranks, others, _ := read(t, s, before); len(ranks)+len(others) > 0 {
+		t.Errorf("after Forget: %+v, %v", ranks, others)
+	}
+	r.OK("call all_reduce 1 5 10 7")
+	late := model.CollectiveKey{Library: "nccl", Communicator: model.LateCommunicators, Operation: "all_reduce"}
+	if _, others, _ := read(t, s, after); others[late].Count != 5 {
+		t.Errorf("%v, want 5 launches", others)
+	}
+	libraries.Lossless(t, s)
+	r.End() // before its cgroup
+}
+
 // TestPending: of the communicators that a process makes without using them, the last ones are known.
 func TestPending(t *testing.T) {
-	b := build(t)
-	var h holders
-	c := newCgroup(t)
-	r := c.start(t, b.Rank)
-	r.OK("load %s", b.NCCL)
-	h.add(r)
-	s := startSource(t, &h)
-	probed(t, s, model.StateOK, all...)
+	c, r, s := probedRank(t)
 	const pending, more = 64, 3
 	for slot := range pending + more {
 		r.OK("init rank %d %d 2 1", slot, slot)
@@ -260,14 +333,7 @@ func TestPending(t *testing.T) {
 
 // TestBadPointers: a process passes pointers to nothing. It runs on, and others are counted.
 func TestBadPointers(t *testing.T) {
-	b := build(t)
-	var h holders
-	c := newCgroup(t)
-	r := c.start(t, b.Rank)
-	r.OK("load %s", b.NCCL)
-	h.add(r)
-	s := startSource(t, &h)
-	probed(t, s, model.StateOK, all...)
+	c, r, s := probedRank(t)
 	r.OK("bad")
 	r.OK("init rank 1 11 2 1")
 	r.OK("call all_reduce 1 3 10 7")
@@ -282,29 +348,16 @@ func TestBadPointers(t *testing.T) {
 	t.Errorf("%+v", ranks)
 }
 
-// TestRefusedParts refuses each program, map and helper in turn: the source must not start without a used part.
+// TestRefusedParts: the source must not start without a used part.
 func TestRefusedParts(t *testing.T) {
-	bpf.Root(t)
-	spec, err := gen.LoadCollective()
-	if err != nil {
-		t.Fatal(err)
-	}
-	k, err := newKernel((&Options{}).spec())
-	if err != nil {
-		bpf.Skip(t, err)
-	}
-	k.close()
-	for _, part := range bpf.Parts(spec) {
-		changed := spec.Copy()
-		used := bpf.Refuse(changed, part)
-		k, err := newKernel(bpf.Compiled((&Options{}).spec(), changed))
-		t.Logf("%-30s %v", part, err)
-		if err == nil {
-			k.close()
-			// The kernel removes calls that it never makes before it looks at them.
-			if len(used) > 0 && !strings.HasPrefix(part.String(), "helper") {
-				t.Errorf("%s is refused, and %v work", part, used)
-			}
+	libraries.RefusedParts(t, (&Options{}).spec(), func(spec hook.Spec) error {
+		k, err := newKernel(spec)
+		if err != nil {
+			return err
 		}
-	}
+		defer k.close()
+		var refused error
+		err = k.object.Load(spec, func() { refused = k.load(0) })
+		return hook.Unsupported(cmp.Or(err, refused))
+	})
 }

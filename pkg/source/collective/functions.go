@@ -7,16 +7,17 @@ import (
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+	"github.com/accelscope/accelscope/pkg/source/library"
 )
 
 // The libraries, as in the label, and by their number in the programs.
 const (
 	nccl = iota
 	rccl
-	libraries
+	libraryCount
 )
 
-var libraryLabels = [libraries]string{"nccl", "rccl"}
+var libraryLabels = [libraryCount]string{"nccl", "rccl"}
 
 // function is a public function of NCCL and RCCL, or a function that launches a graph.
 type function struct {
@@ -29,7 +30,15 @@ type function struct {
 
 // functions are from nccl.h of NCCL 2.28 and rccl.h of ROCm 7. Not probed: ncclGroupStart and ncclGroupEnd, because calls in a group
 // count when they are made, and ncclCommRevoke, whose communicator may still be shrunk. Programs know a function by its index.
+// Functions that make communicators are probed first: a communicator that is made before has no id.
 var functions = []function{
+	{name: "ncclCommInitRank", kind: gen.CollectiveFunctionKindKIND_MAKE_RANK},
+	{name: "ncclCommInitRankConfig", kind: gen.CollectiveFunctionKindKIND_MAKE_RANK},
+	{name: "ncclCommInitRankScalable", kind: gen.CollectiveFunctionKindKIND_MAKE_SCALABLE},
+	{name: "ncclCommInitAll", kind: gen.CollectiveFunctionKindKIND_MAKE_ALL},
+	{name: "ncclCommSplit", kind: gen.CollectiveFunctionKindKIND_SPLIT, communicator: 1},
+	{name: "ncclCommShrink", kind: gen.CollectiveFunctionKindKIND_SHRINK, communicator: 1},
+	{name: "ncclCommGrow", kind: gen.CollectiveFunctionKindKIND_GROW, communicator: 1},
 	launch("ncclAllReduce", "all_reduce", 6, 3, 4),
 	launch("ncclAllGather", "all_gather", 5, 3, 4),
 	launch("ncclReduceScatter", "reduce_scatter", 6, 3, 4),
@@ -43,13 +52,6 @@ var functions = []function{
 	launch("ncclScatter", "scatter", 6, 3, 4),
 	launch("ncclSend", "send", 5, 2, 3),
 	launch("ncclRecv", "recv", 5, 2, 3),
-	{name: "ncclCommInitRank", kind: gen.CollectiveFunctionKindKIND_MAKE_RANK},
-	{name: "ncclCommInitRankConfig", kind: gen.CollectiveFunctionKindKIND_MAKE_RANK},
-	{name: "ncclCommInitRankScalable", kind: gen.CollectiveFunctionKindKIND_MAKE_SCALABLE},
-	{name: "ncclCommInitAll", kind: gen.CollectiveFunctionKindKIND_MAKE_ALL},
-	{name: "ncclCommSplit", kind: gen.CollectiveFunctionKindKIND_SPLIT, communicator: 1},
-	{name: "ncclCommShrink", kind: gen.CollectiveFunctionKindKIND_SHRINK, communicator: 1},
-	{name: "ncclCommGrow", kind: gen.CollectiveFunctionKindKIND_GROW, communicator: 1},
 	{name: "ncclCommFinalize", kind: gen.CollectiveFunctionKindKIND_END, communicator: 1},
 	{name: "ncclCommDestroy", kind: gen.CollectiveFunctionKindKIND_END, communicator: 1},
 	{name: "ncclCommAbort", kind: gen.CollectiveFunctionKindKIND_END, communicator: 1},
@@ -123,10 +125,23 @@ func libraryNames() []locate.LibraryName {
 	return names
 }
 
-func fileNameOf(lib *locate.Library) *fileName {
-	return &fileNames[slices.IndexFunc(fileNames, func(f fileName) bool { return f.Name == lib.Name })]
+func fileNameOf(name string) *fileName {
+	return &fileNames[slices.IndexFunc(fileNames, func(f fileName) bool { return f.Name == name })]
 }
 
-func indexOf(name string) int {
-	return slices.IndexFunc(functions, func(f function) bool { return f.name == name })
+// libraryOf returns the library in a file. A program may contain either.
+func libraryOf(f *library.File) int {
+	name := fileNameOf(f.Name)
+	if name.Program && slices.ContainsFunc(f.Places, func(p library.Place) bool { return p.Name == "ncclAllToAllv" }) {
+		return rccl // only RCCL has it
+	}
+	return name.library
+}
+
+// probed returns the functions for a Prober.
+func probed() (all []library.Function) {
+	for _, f := range functions {
+		all = append(all, library.Function{Name: f.name, Optional: f.kind == gen.CollectiveFunctionKindKIND_GRAPH})
+	}
+	return all
 }

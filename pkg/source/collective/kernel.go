@@ -14,8 +14,8 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
-	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+	"github.com/accelscope/accelscope/pkg/source/library"
 )
 
 type (
@@ -27,9 +27,8 @@ type (
 
 type kernel struct {
 	object *hook.Object
-	// programs are by function and library; a function that launches a graph has the first only. refused is why a function has none.
-	programs [][libraries]*ebpf.Program
-	refused  []error
+	// programs are by function and library; a function that launches a graph has the first only.
+	programs [][libraryCount]*ebpf.Program
 	multi    bool // probes are uprobe_multi links (Linux 6.6), otherwise perf events
 
 	numbers       []uint64
@@ -40,18 +39,18 @@ type kernel struct {
 	handles       []gen.CollectiveHandle
 	pendingKeys   []gen.CollectivePendingKey
 	pending       []gen.CollectivePending
+	gone          map[uint64]bool // communicators that were removed, but may have handles
 	processKeys   []processKey
 	processes     []gen.CollectiveCollectiveProcess
 }
 
-// newKernel creates the maps and loads the program for each function and library: before Linux 5.15 a probe cannot pass a value to its
-// program. It fails only if no function has programs.
+// newKernel makes the maps.
 func newKernel(spec hook.Spec) (*kernel, error) {
-	k := &kernel{multi: uprobe.HasMulti()}
-	if _, _, err := hook.Open(spec, k.loadAll); err != nil {
+	object, err := hook.Maps(spec)
+	if err != nil {
 		return nil, err
 	}
-	return k, nil
+	return &kernel{object: object, programs: make([][libraryCount]*ebpf.Program, len(functions)), multi: uprobe.HasMulti()}, nil
 }
 
 // An owner may have a quarter of the maps. A communicator has some four operations.
@@ -95,28 +94,15 @@ var lossNames = [gen.CollectiveCollectiveLossCOLLECTIVE_LOSSES]string{
 	gen.CollectiveCollectiveLossLOSS_UNREADABLE:          "collective_unreadable",
 }
 
-func (k *kernel) loadAll(object *hook.Object) ([]model.Hook, error) {
-	k.object = object
-	for i := range functions {
-		programs, err := k.load(object.Compiled, i)
-		if err != nil {
-			err = fmt.Errorf("loading the programs of %s: %w", functions[i].name, err)
-		}
-		k.programs, k.refused = append(k.programs, programs), append(k.refused, err)
-	}
-	if slices.Contains(k.refused, nil) {
-		return nil, nil
-	}
-	return nil, hook.Unsupported(k.refused[0])
-}
-
-func (k *kernel) load(compiled *ebpf.CollectionSpec, i int) (programs [libraries]*ebpf.Program, err error) {
+// load loads the program of a function for each library: before Linux 5.15 a probe cannot pass a value to its program.
+func (k *kernel) load(i int) error {
 	f := &functions[i]
-	for library := range programs {
+	for library := range k.programs[i] {
 		if f.kind == gen.CollectiveFunctionKindKIND_GRAPH && library > 0 {
 			continue
 		}
-		spec := compiled.Copy()
+		spec := k.object.Compiled.Copy()
+		var err error
 		for name, value := range map[string]any{
 			gen.CollectiveVarFunction: uint32(i), gen.CollectiveVarKind: uint32(f.kind), gen.CollectiveVarLibrary: uint32(library),
 			gen.CollectiveVarOperation:            uint32(max(slices.Index(operations, f.operation), 0)),
@@ -127,27 +113,24 @@ func (k *kernel) load(compiled *ebpf.CollectionSpec, i int) (programs [libraries
 			err = errors.Join(err, spec.Variables[name].Set(value))
 		}
 		if err != nil {
-			return programs, err
+			return err
 		}
 		coll, err := k.object.Variant(spec, locate.CheckStack, gen.CollectiveProgCollective)
 		if err != nil {
-			return programs, err
+			return err
 		}
-		programs[library] = coll.DetachProgram(gen.CollectiveProgCollective)
+		k.programs[i][library] = coll.DetachProgram(gen.CollectiveProgCollective)
 		coll.Close()
 	}
-	return programs, nil
+	return nil
 }
 
 // probe returns how to attach the probe of a function of a library in all processes that map the file.
-func (k *kernel) probe(p *place, library int) func(path string) (io.Closer, error) {
-	function, at := p.function, uprobe.Place{Offset: p.Offset}
+func (k *kernel) probe(p *library.Place, number int) func(path string) (io.Closer, error) {
+	function, at := p.Function, uprobe.Place{Offset: p.Offset}
 	return func(path string) (io.Closer, error) {
-		if err := k.refused[function]; err != nil {
-			return nil, err
-		}
 		at.Path = path
-		l, err := uprobe.Attach(k.programs[function][library], at, k.multi, 0)
+		l, err := uprobe.Attach(k.programs[function][number], at, k.multi, 0)
 		if err != nil {
 			return nil, fmt.Errorf("probing %s: %w", functions[function].name, err)
 		}
@@ -169,6 +152,10 @@ func (k *kernel) eachCommunicator(f func(uint64, *communicator) (drop bool)) err
 		return fmt.Errorf("communicators: %w", err)
 	}
 	k.object.Entries[communicatorsMap] = left
+	k.gone = map[uint64]bool{}
+	for _, number := range gone {
+		k.gone[number] = true
+	}
 	return k.removeLaunches(gone)
 }
 
@@ -195,10 +182,13 @@ func (k *kernel) eachLaunches(f func(launchKey, *launchCounts)) error {
 	return nil
 }
 
-// removeProcesses removes the handles and the pending communicators of ended processes.
+// removeProcesses removes the pending communicators of ended processes, and their handles. A process that has left its cgroup may launch on
+// a communicator that was removed with the cgroup: without its handle, it is counted as late.
 func (k *kernel) removeProcesses(ended func(tgid uint32) bool) error {
 	_, _, err := hook.Sweep(k.object.Coll.Maps[handlesMap], &k.handleKeys, &k.handles,
-		func(key *gen.CollectiveHandleKey, _ *gen.CollectiveHandle) bool { return ended(key.Tgid) })
+		func(key *gen.CollectiveHandleKey, h *gen.CollectiveHandle) bool {
+			return k.gone[h.Communicator] || ended(key.Tgid)
+		})
 	if err != nil {
 		return fmt.Errorf("handles of communicators: %w", err)
 	}
@@ -216,10 +206,10 @@ func (k *kernel) removeProcesses(ended func(tgid uint32) bool) error {
 	return nil
 }
 
-// eachProcess calls f with the calls of each process by function, and deletes the process if f returns true. Only the loop calls it.
-func (k *kernel) eachProcess(f func(tgid int, calls []uint64) (drop bool)) error {
+// eachProcess calls f with what the programs know of each process, and deletes it if f returns true. Only the Prober calls it.
+func (k *kernel) eachProcess(f func(tgid int, p *gen.CollectiveCollectiveProcess) (drop bool)) error {
 	_, _, err := hook.Sweep(k.object.Coll.Maps[gen.CollectiveMapCollectiveProcesses], &k.processKeys, &k.processes,
-		func(key *processKey, p *gen.CollectiveCollectiveProcess) bool { return f(int(key.Tgid), p.Calls[:]) })
+		func(key *processKey, p *gen.CollectiveCollectiveProcess) bool { return f(int(key.Tgid), p) })
 	if err != nil {
 		return fmt.Errorf("calls of processes: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	fakes "github.com/accelscope/accelscope/tests/fakes/collective"
+	"github.com/accelscope/accelscope/tests/fakes/libraries"
 )
 
 // The sizes of the types, by number.
@@ -21,18 +22,18 @@ var typeSizes = []uint64{1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1}
 // the communicator in each way that takes an id.
 func TestLaunches(t *testing.T) {
 	b := build(t)
-	var h holders
-	c := newCgroup(t)
+	var h libraries.Holders
+	c := libraries.NewCgroup(t)
 	var ranks []*fakes.Rank
 	for range 4 {
-		r := c.start(t, b.Rank)
+		r := start(t, c, b.Rank)
 		r.OK("load %s", b.NCCL)
-		h.add(r)
+		h.Add(r)
 		ranks = append(ranks, r)
 	}
 	before := time.Now()
 	s := startSource(t, &h)
-	probed(t, s, model.StateOK, all...)
+	libraries.Probed(t, s, model.StateOK, all...)
 	calls := []string{
 		"all_reduce", "all_gather", "reduce_scatter", "broadcast", "bcast", "reduce", "all_to_all", "gather", "scatter", "send", "recv",
 	}
@@ -71,19 +72,19 @@ func TestLaunches(t *testing.T) {
 			t.Errorf("rank %d: since %v, last %v, test since %v", i, r.Since, r.LastLaunch, before)
 		}
 	}
-	lossless(t, s)
+	libraries.Lossless(t, s)
 }
 
 // TestCommunicators: communicators of one process, made in all ways. Two of them have the same address one after the other.
 func TestCommunicators(t *testing.T) {
 	b := build(t)
-	var h holders
-	c := newCgroup(t)
-	r := c.start(t, b.Rank)
+	var h libraries.Holders
+	c := libraries.NewCgroup(t)
+	r := start(t, c, b.Rank)
 	r.OK("load %s", b.RCCL)
-	h.add(r)
+	h.Add(r)
 	s := startSource(t, &h)
-	probed(t, s, model.StateOK, append(all, "ncclAllToAllv")...)
+	libraries.Probed(t, s, model.StateOK, append(all, "ncclAllToAllv")...)
 
 	launch := func(slot int) { t.Helper(); r.OK("call all_reduce %d %d 1 0", slot, slot) }
 	r.OK("init rank 1 11 8 3")
@@ -143,7 +144,7 @@ func TestCommunicators(t *testing.T) {
 	if n := operationsOf(new(by[1]))["all_to_all_v"]; n != (model.Launches{Count: 9}) {
 		t.Errorf("all_to_all_v: %+v", n)
 	}
-	lossless(t, s)
+	libraries.Lossless(t, s)
 
 	// Ended communicators stay for a while.
 	for _, m := range s.members.of {
@@ -168,7 +169,7 @@ func TestCommunicators(t *testing.T) {
 // entriesLeft requires that all maps are empty, and that the kernel knows it.
 func entriesLeft(t testing.TB, s *Source) {
 	t.Helper()
-	if err := s.update(); err != nil {
+	if _, err := s.Read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{communicatorsMap, pendingMap, handlesMap, launchesMap} {
@@ -186,17 +187,17 @@ func entriesLeft(t testing.TB, s *Source) {
 // TestSplitOfRanks: two ranks that split in the same order get the same key for the same color.
 func TestSplitOfRanks(t *testing.T) {
 	b := build(t)
-	var h holders
+	var h libraries.Holders
 	s := startSource(t, &h)
 	var got [2][]model.Communicator
-	var groups [2]cgroup
+	var groups [2]libraries.Cgroup
 	for i := range 2 {
-		groups[i] = newCgroup(t)
-		r := groups[i].start(t, b.Rank)
+		groups[i] = libraries.NewCgroup(t)
+		r := start(t, groups[i], b.Rank)
 		r.OK("load %s", b.NCCL)
-		h.add(r)
-		probed(t, s, model.StateOK, all...)
-		eventually(t, func() error { _, err := s.Read(t.Context()); return err })
+		h.Add(r)
+		libraries.Probed(t, s, model.StateOK, all...)
+		libraries.Eventually(t, func() error { _, err := s.Read(t.Context()); return err })
 		r.OK("init rank 1 11 2 %d", i)
 		r.OK("split 1 2 5 0")
 		r.OK("split 1 3 %d 0", i)

@@ -31,6 +31,7 @@ type members struct {
 	versions map[int]string
 	of       map[uint64]*member
 	folded   map[foldedKey]*model.Launches
+	lost     map[model.CgroupID]bool // cgroups whose counts lack launches or communicators
 }
 
 type foldedKey struct {
@@ -56,7 +57,9 @@ type member struct {
 const maxOperations = 16
 
 func newMembers(keys keyer) members {
-	return members{keys: keys, of: map[uint64]*member{}, folded: map[foldedKey]*model.Launches{}}
+	return members{
+		keys: keys, of: map[uint64]*member{}, folded: map[foldedKey]*model.Launches{}, lost: map[model.CgroupID]bool{},
+	}
 }
 
 // see adds a communicator, and reports whether it ended so long ago that it is dropped.
@@ -86,7 +89,7 @@ func (m *members) see(number uint64, c *communicator, processEnded bool, now mom
 func (m *members) newMember(number uint64, c *communicator, now moment) *member {
 	of := &member{pid: int(c.Tgid), late: isLate(c)}
 	of.Communicator = model.Communicator{
-		Cgroup: model.CgroupID(c.Cgroup), Library: libraryLabels[min(c.Library, libraries-1)], Version: m.versions[int(c.Tgid)],
+		Cgroup: model.CgroupID(c.Cgroup), Library: libraryLabels[min(c.Library, libraryCount-1)], Version: m.versions[int(c.Tgid)],
 	}
 	if of.late {
 		return of
@@ -253,7 +256,7 @@ func (m *members) foldedSeries() []model.Series[model.CollectiveKey, model.Launc
 	return out
 }
 
-// coverage adds the gaps of communicators to the gaps of processes.
+// coverage adds the gaps of communicators to the gaps of processes. A loss is a gap as long as the cgroup has counts or processes.
 func (m *members) coverage(of []model.CollectiveCoverage) []model.CollectiveCoverage {
 	all := slices.Clone(of)
 	add := func(c model.CollectiveCoverage) {
@@ -269,6 +272,17 @@ func (m *members) coverage(of []model.CollectiveCoverage) []model.CollectiveCove
 		case !of.listed:
 			add(model.CollectiveCoverage{Cgroup: of.Cgroup, Gap: model.CollectiveOther})
 		}
+	}
+	seen := map[model.CgroupID]bool{}
+	for _, c := range all {
+		seen[c.Cgroup] = true
+	}
+	for k := range m.folded {
+		seen[k.cgroup] = true
+	}
+	maps.DeleteFunc(m.lost, func(id model.CgroupID, _ bool) bool { return !seen[id] })
+	for id := range m.lost {
+		add(model.CollectiveCoverage{Cgroup: id, Gap: model.CollectiveLost})
 	}
 	return all
 }

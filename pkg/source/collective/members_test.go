@@ -5,6 +5,7 @@ package collective
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -178,5 +179,20 @@ func TestRandomLaunches(t *testing.T) {
 		if len(n.read(t)) > 2*maxOfWorkload {
 			t.Fatal("too many")
 		}
+	}
+}
+
+// TestLostWhileCounted: what a cgroup lost is a gap until its last count has ended.
+func TestLostWhileCounted(t *testing.T) {
+	m := newMembers(keyer{})
+	m.lost[1], m.lost[2] = true, true
+	m.folded[foldedKey{cgroup: 1}] = &model.Launches{}
+	lost := model.CollectiveCoverage{Cgroup: 1, Gap: model.CollectiveLost}
+	if got := m.coverage(nil); !slices.Equal(got, []model.CollectiveCoverage{lost}) {
+		t.Errorf("%+v, want %+v", got, lost)
+	}
+	m.forget(map[model.CgroupID]bool{1: true})
+	if got := m.coverage(nil); len(got) > 0 || len(m.lost) > 0 {
+		t.Errorf("after Forget: %+v, %v", got, m.lost)
 	}
 }

@@ -5,24 +5,16 @@ package collective
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 
-	"github.com/accelscope/accelscope/pkg/hook"
-	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
-	"github.com/accelscope/accelscope/tests/fakes/bpf"
 	fakes "github.com/accelscope/accelscope/tests/fakes/collective"
-	testcgroup "github.com/accelscope/accelscope/tests/machines/cgroup"
+	"github.com/accelscope/accelscope/tests/fakes/libraries"
 	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
@@ -53,52 +45,22 @@ func build(t testing.TB) fakes.Built {
 	return fakes.Build(t, t.TempDir())
 }
 
-// holders are the processes that have a GPU open, which this machine lacks.
-type holders struct {
-	mu   sync.Mutex
-	pids []int
-}
-
-func (h *holders) Holders() ([]int, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return slices.Clone(h.pids), true
-}
-
-func (h *holders) add(r *fakes.Rank) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.pids = append(h.pids, r.Process.Pid)
-}
-
-func (h *holders) options(t testing.TB, change ...func(*Options)) Options {
+func options(t testing.TB, h *libraries.Holders, change ...func(*Options)) Options {
 	t.Helper()
-	// The Gate refuses a file for good if forks wait longer for a probe, as they do for the default on a busy machine.
-	gate, err := uprobe.New(uprobe.Options{Limit: time.Minute})
-	if err != nil {
-		bpf.Skip(t, err)
-	}
-	t.Cleanup(func() { _ = gate.Close() })
-	o := Options{Gate: gate, Procfs: "/proc", Holders: h.Holders, Interval: 20 * time.Millisecond, CgroupOf: cgroupOf}
+	o := Options{Options: h.Options(t)}
+	o.CgroupOf = libraries.CgroupOf
 	for _, f := range change {
 		f(&o)
 	}
 	return o
 }
 
-func startSource(t testing.TB, h *holders, change ...func(*Options)) *Source {
+func startSource(t testing.TB, h *libraries.Holders, change ...func(*Options)) *Source {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	if err := hook.Usable(); err != nil {
-		t.Fatal(err)
-	}
-	s, err := newSource(h.options(t, change...))
+	s, err := New(options(t, h, change...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.begin()
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -107,72 +69,26 @@ func startSource(t testing.TB, h *holders, change ...func(*Options)) *Source {
 	return s
 }
 
-// A cgroup of version 2.
-type cgroup struct {
-	dir string
-	id  model.CgroupID
-}
-
-func newCgroup(t testing.TB) cgroup {
+// start starts a program in a cgroup.
+func start(t testing.TB, c libraries.Cgroup, program string) *fakes.Rank {
 	t.Helper()
-	dir, id := testcgroup.New(t, testcgroup.V2())
-	return cgroup{dir, model.CgroupID(id)}
-}
-
-// cgroupOf returns the cgroup of version 2 of a process.
-func cgroupOf(pid int) (model.CgroupID, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	if err != nil {
-		return 0, err
-	}
-	_, path, _ := strings.Cut(string(text), "0::")
-	path, _, _ = strings.Cut(path, "\n")
-	var st unix.Stat_t
-	err = unix.Stat(testcgroup.V2()+path, &st)
-	return model.CgroupID(st.Ino), err
-}
-
-// start starts a program in the cgroup.
-func (c cgroup) start(t testing.TB, program string) *fakes.Rank {
-	t.Helper()
-	dir, err := os.Open(c.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
-	cmd := command(program)
-	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
-	return fakes.Start(t, cmd)
+	return c.Start(t, command(program))
 }
 
 func command(program string) *exec.Cmd { return child.Command(context.Background(), program) }
 
-// eventually waits until f returns no error, longer than the Gate defers an operation on a file.
-func eventually(t testing.TB, f func() error) {
+// probedRank starts a process that has loaded NCCL, in a cgroup of its own, and a source that probes the library.
+func probedRank(t *testing.T) (libraries.Cgroup, *fakes.Rank, *Source) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
-}
-
-// probed waits until functions have a state.
-func probed(t testing.TB, s *Source, state model.State, names ...string) {
-	t.Helper()
-	eventually(t, func() error {
-		snap, _ := s.Read(t.Context())
-		for _, h := range snap.Hooks {
-			if slices.Contains(names, h.Name) && h.State != state {
-				return fmt.Errorf("%+v, want %s", h, state)
-			}
-		}
-		return nil
-	})
+	b := build(t)
+	var h libraries.Holders
+	c := libraries.NewCgroup(t)
+	r := start(t, c, b.Rank)
+	r.OK("load %s", b.NCCL)
+	h.Add(r)
+	s := startSource(t, &h)
+	libraries.Probed(t, s, model.StateOK, all...)
+	return c, r, s
 }
 
 // all are the functions that NCCL has.
@@ -188,7 +104,7 @@ var all = func() (names []string) {
 }()
 
 // read returns the facts of a cgroup, sorted.
-func read(t testing.TB, s *Source, c cgroup) (
+func read(t testing.TB, s *Source, c libraries.Cgroup) (
 	ranks []model.Communicator, others map[model.CollectiveKey]model.Launches, gaps []model.CollectiveGap,
 ) {
 	t.Helper()
@@ -197,7 +113,7 @@ func read(t testing.TB, s *Source, c cgroup) (
 		t.Fatal(err)
 	}
 	for _, f := range snap.Communicators {
-		if f.Cgroup == c.id {
+		if f.Cgroup == c.ID {
 			ranks = append(ranks, f)
 		}
 	}
@@ -206,12 +122,12 @@ func read(t testing.TB, s *Source, c cgroup) (
 	})
 	others = map[model.CollectiveKey]model.Launches{}
 	for _, f := range snap.Collectives {
-		if f.Cgroup == c.id {
+		if f.Cgroup == c.ID {
 			others[f.Key] = f.Value
 		}
 	}
 	for _, f := range snap.CollectiveCoverage {
-		if f.Cgroup == c.id {
+		if f.Cgroup == c.ID {
 			gaps = append(gaps, f.Gap)
 		}
 	}
@@ -226,18 +142,4 @@ func operationsOf(c *model.Communicator) map[string]model.Launches {
 		out[o.Operation] = o.Launches
 	}
 	return out
-}
-
-// lossless requires that nothing was lost.
-func lossless(t testing.TB, s *Source) {
-	t.Helper()
-	snap, err := s.Read(t.Context())
-	if err != nil || len(snap.Losses) == 0 {
-		t.Fatal(snap.Losses, err)
-	}
-	for _, l := range snap.Losses {
-		if l.Count > 0 {
-			t.Errorf("lost: %+v", l)
-		}
-	}
 }

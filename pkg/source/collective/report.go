@@ -3,11 +3,13 @@
 package collective
 
 import (
+	"maps"
 	"slices"
 
-	"github.com/accelscope/accelscope/pkg/hook"
+	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+	"github.com/accelscope/accelscope/pkg/source/library"
 )
 
 // linked is what is known of the library of a process.
@@ -17,37 +19,56 @@ type linked struct {
 	static   bool
 	unseen   bool // it contains a library without symbols
 	counting bool // it maps a file whose functions were found
-	graphs   bool // it launches graphs
 }
 
-// libraryOf returns the library in a file. A program may contain either.
-func (n *fileName) libraryOf(lib *locate.Library) int {
-	if n.Program && slices.ContainsFunc(lib.Functions, func(f locate.LibraryFunction) bool { return f.Name == "ncclAllToAllv" }) {
-		return rccl // only RCCL has it
+// linkedOf returns what the files of a process say about its library.
+func linkedOf(files []locate.Library) (l linked) {
+	for i := range files {
+		lib, name := &files[i], fileNameOf(files[i].Name)
+		switch {
+		case name.graphs:
+			continue
+		case len(lib.Functions) > 0:
+			l.counting = true
+			l.static = l.static || name.Local
+		case lib.Version != "":
+			l.unseen = true
+		default:
+			continue
+		}
+		l.uses = true
+		if lib.Version != "" {
+			l.version = lib.Version
+		}
 	}
-	return n.library
+	return l
 }
 
-// note records what a file says about the library of a process.
-func (p *process) note(name *fileName, lib *locate.Library) {
-	switch {
-	case name.graphs:
+// eachCall calls f with the calls of each process and function. It notes which processes launch graphs, and which workloads lost something.
+func (s *Source) eachCall(f func(pid, function int, calls uint64) (drop bool)) error {
+	return s.kernel.eachProcess(func(pid int, p *gen.CollectiveCollectiveProcess) (drop bool) {
+		s.lose(model.CgroupID(p.LostIn))
+		for i := range functions {
+			drop = f(pid, i, p.Calls[i]) || drop
+			if functions[i].kind == gen.CollectiveFunctionKindKIND_GRAPH && p.Calls[i] > 0 {
+				s.graphs[pid] = true
+			}
+		}
+		return drop
+	})
+}
+
+// lose notes that a workload lost something.
+func (s *Source) lose(workload model.CgroupID) {
+	if workload == 0 {
 		return
-	case len(lib.Functions) > 0:
-		p.counting = true
-		p.static = p.static || name.Local
-	case lib.Version != "":
-		p.unseen = true
-	default:
-		return
 	}
-	p.uses = true
-	if lib.Version != "" {
-		p.version = lib.Version
-	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.members.lost[workload] = true
 }
 
-// published is what Read returns of the loop.
+// published is what Read returns about the probes.
 type published struct {
 	hooks    []model.Hook
 	failed   error
@@ -55,84 +76,49 @@ type published struct {
 	coverage []model.CollectiveCoverage
 }
 
-func (l *loop) report() {
-	p := published{failed: l.unknown, versions: map[int]string{}, coverage: []model.CollectiveCoverage{}}
-	for i := range functions {
-		p.hooks = append(p.hooks, l.hookOf(i))
+// publish sets what Read returns about the probes.
+func (s *Source) publish() {
+	p := published{
+		hooks: s.prober.Hooks(), failed: s.prober.Err(), versions: map[int]string{}, coverage: []model.CollectiveCoverage{},
 	}
-	for pid, of := range l.processes {
-		if !of.uses {
+	maps.DeleteFunc(s.graphs, func(pid int, _ bool) bool { return s.prober.Processes[pid] == nil })
+	for pid, of := range s.prober.Processes {
+		l := linkedOf(of.Libraries)
+		if !l.uses {
 			continue
 		}
-		p.versions[pid] = of.version
-		for _, gap := range l.gapsOf(pid, of) {
-			if c := (model.CollectiveCoverage{Cgroup: of.workload, Gap: gap}); !slices.Contains(p.coverage, c) {
+		p.versions[pid] = l.version
+		for _, gap := range s.gapsOf(pid, of, &l) {
+			if c := (model.CollectiveCoverage{Cgroup: of.Workload, Gap: gap}); !slices.Contains(p.coverage, c) {
 				p.coverage = append(p.coverage, c)
+			}
+			if gap == model.CollectiveBudget {
+				s.lose(of.Workload)
 			}
 		}
 	}
-	l.publish(p)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.probes = p
 }
 
 // gapsOf returns why launches of a process are not counted; "" comes first, because the process uses a library.
-func (l *loop) gapsOf(pid int, p *process) []model.CollectiveGap {
+func (s *Source) gapsOf(pid int, of *library.Process, l *linked) []model.CollectiveGap {
+	lacking, paused := of.Incomplete, false
+	for _, f := range s.prober.Files {
+		if f.Paths[pid] != "" && !f.Optional {
+			lacks, pauses := f.Unprobed()
+			lacking, paused = lacking || lacks, paused || pauses
+		}
+	}
 	gaps := []model.CollectiveGap{""}
 	for gap, holds := range map[model.CollectiveGap]bool{
-		model.CollectiveStatic: p.static, model.CollectiveNoSymbols: p.unseen && !p.counting, model.CollectiveGraphs: p.graphs,
+		model.CollectiveStatic: l.static, model.CollectiveNoSymbols: l.unseen && !l.counting, model.CollectiveGraphs: s.graphs[pid],
+		model.CollectiveRefused: lacking, model.CollectiveBudget: paused,
 	} {
 		if holds {
 			gaps = append(gaps, gap)
 		}
 	}
-	mapped, refused, paused := false, false, false
-	for _, f := range l.files {
-		if f.graphs || f.Paths[pid] == "" {
-			continue
-		}
-		mapped = true
-		for i := range f.places {
-			place := &f.places[i]
-			paused = paused || place.pause.reason != nil
-			lacks := len(f.Links) == 0 || place.Err != nil || place.failed != nil || l.kernel.refused[place.function] != nil
-			if lacks && place.pause.reason == nil {
-				refused = true
-			}
-		}
-	}
-	if refused || p.counting && !mapped { // no file was added: there are too many
-		gaps = append(gaps, model.CollectiveRefused)
-	}
-	if paused {
-		gaps = append(gaps, model.CollectiveBudget)
-	}
 	return gaps
-}
-
-// hookOf returns the state of the probes of a function in all files.
-func (l *loop) hookOf(i int) model.Hook {
-	if err := l.kernel.refused[i]; err != nil {
-		state := model.StateFailed
-		if hook.Refused(err) {
-			state = model.StateUnsupported
-		}
-		return model.Hook{Name: functions[i].name, State: state, Reason: err.Error(), Err: err}
-	}
-	h := model.Hook{
-		Name: functions[i].name, State: model.StateAbsent, Reason: "no process that has a GPU open maps a library with this function",
-	}
-	for _, f := range l.files {
-		if f.needed() && f.Excluded {
-			h.Reason = "a process that maps the library must not have probes"
-		}
-		if !f.wanted() {
-			continue
-		}
-		switch attached, err := f.stateOf(i); {
-		case err != nil:
-			return model.Hook{Name: functions[i].name, State: model.StateFailed, Reason: err.Error(), Err: err}
-		case attached:
-			h = model.Hook{Name: functions[i].name, Tier: "uprobe", State: model.StateOK}
-		}
-	}
-	return h
 }

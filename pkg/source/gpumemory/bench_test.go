@@ -7,12 +7,12 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	fakes "github.com/accelscope/accelscope/tests/fakes/gpumemory"
+	"github.com/accelscope/accelscope/tests/fakes/libraries"
 )
 
 // BenchmarkCall is the time of calls of a FAKE library, which takes nanoseconds itself: a call that succeeds, one that fails, and
 // one that calls another probed function.
 func BenchmarkCall(b *testing.B) {
-	needed(b)
 	built := fakes.Build(b, b.TempDir())
 	a := fakes.Start(b, program(built))
 	a.OK("load %s", built.CUDA)
@@ -33,15 +33,15 @@ func BenchmarkCall(b *testing.B) {
 		}
 	}
 	b.Run("without", calls)
-	var h holders
-	h.add(a)
-	s, err := newSource(h.options(b))
+	var h libraries.Holders
+	h.Add(a.Program)
+	s, err := newSource(options(b, &h), nil)
 	if err != nil {
 		b.Fatal(err)
 	}
-	s.loop.start() // without the loop, which would pause a function that is called so often
+	s.prober.First() // without the loop, which would pause a function that is called so often
 	defer s.kernel.close()
-	defer s.loop.release()
-	probed(b, s, model.StateOK, namesOf(libcuda)...)
+	defer s.prober.Release()
+	libraries.Probed(b, s, model.StateOK, namesOf(libcuda)...)
 	b.Run("probed", calls)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+	"github.com/accelscope/accelscope/pkg/source/library"
 )
 
 // The libraries that all CUDA and HIP programs load: libcuda of the driver, and the ROCm runtime.
@@ -81,6 +82,10 @@ func libraryNames() []locate.LibraryName {
 	return names
 }
 
-func indexOf(library, name string) int {
-	return slices.IndexFunc(functions, func(f function) bool { return f.library == library && f.name == name })
+// probed returns the functions for a Prober.
+func probed() (all []library.Function) {
+	for _, f := range functions {
+		all = append(all, library.Function{Name: f.name, Library: f.library})
+	}
+	return all
 }

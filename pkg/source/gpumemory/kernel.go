@@ -15,15 +15,13 @@ import (
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
-	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
+	"github.com/accelscope/accelscope/pkg/source/library"
 )
 
 type kernel struct {
-	object *hook.Object
-	// programs are two for each function, at its entry and at its return. refused is why a function has no programs.
-	programs [][2]*ebpf.Program
-	refused  []error
+	object   *hook.Object
+	programs [][2]*ebpf.Program // by function, at its entry and at its return
 	// multi: probes are uprobe_multi links (Linux 6.6), otherwise perf events.
 	multi        bool
 	generationMu sync.Mutex
@@ -35,14 +33,13 @@ type kernel struct {
 	calls    []uint64
 }
 
-// newKernel creates the maps and loads the programs once for each function: before Linux 5.15 a probe cannot pass a
-// value to its program. It fails only if no function has programs.
+// newKernel makes the maps.
 func newKernel(spec hook.Spec) (*kernel, error) {
-	k := &kernel{multi: uprobe.HasMulti()}
-	if _, _, err := hook.Open(spec, k.loadAll); err != nil {
+	object, err := hook.Maps(spec)
+	if err != nil {
 		return nil, err
 	}
-	return k, nil
+	return &kernel{object: object, programs: make([][2]*ebpf.Program, len(functions)), multi: uprobe.HasMulti()}, nil
 }
 
 func (o *Options) spec() hook.Spec {
@@ -59,21 +56,6 @@ func (o *Options) spec() hook.Spec {
 	}
 }
 
-func (k *kernel) loadAll(object *hook.Object) ([]model.Hook, error) {
-	k.object = object
-	for i := range functions {
-		programs, err := k.load(object.Compiled, i)
-		if err != nil {
-			err = fmt.Errorf("loading the programs of %s: %w", functions[i].name, err)
-		}
-		k.programs, k.refused = append(k.programs, programs), append(k.refused, err)
-	}
-	if slices.Contains(k.refused, nil) {
-		return nil, nil
-	}
-	return nil, hook.Unsupported(k.refused[0])
-}
-
 // An owner may have a quarter of the map.
 const share = 4
 
@@ -81,32 +63,31 @@ const failuresMap = gen.GPUMemoryMapAllocationFailures
 
 const failuresOfOwner = uint32(gen.GPUMemoryAllocationMapFAILURES_OF_OWNER)
 
-func (k *kernel) load(spec *ebpf.CollectionSpec, i int) (programs [2]*ebpf.Program, err error) {
-	spec = spec.Copy()
+// load loads the programs of a function: before Linux 5.15 a probe cannot pass a value to its program.
+func (k *kernel) load(i int) error {
+	spec := k.object.Compiled.Copy()
 	f := &functions[i]
-	err = errors.Join(
+	err := errors.Join(
 		spec.Variables[gen.GPUMemoryVarFunction].Set(uint32(i)),
 		spec.Variables[gen.GPUMemoryVarApi].Set(uint32(slices.Index(apis, f.api))),
 		spec.Variables[gen.GPUMemoryVarPitched].Set(f.pitched))
 	if err != nil {
-		return programs, err
+		return err
 	}
 	coll, err := k.object.Variant(spec, locate.CheckStack, gen.GPUMemoryProgAllocate, gen.GPUMemoryProgAllocateReturn)
 	if err != nil {
-		return programs, err
+		return err
 	}
 	defer coll.Close()
-	return [2]*ebpf.Program{coll.DetachProgram(gen.GPUMemoryProgAllocate), coll.DetachProgram(gen.GPUMemoryProgAllocateReturn)}, nil
+	k.programs[i] = [2]*ebpf.Program{coll.DetachProgram(gen.GPUMemoryProgAllocate), coll.DetachProgram(gen.GPUMemoryProgAllocateReturn)}
+	return nil
 }
 
 // probe returns how to attach the probe at the entry or at the return of a function, in one process, or (pid 0) in all
 // processes that map the file.
-func (k *kernel) probe(p *place, pid int, ret bool) func(path string) (io.Closer, error) {
-	function, at := p.function, uprobe.Place{Offset: p.Offset, Return: ret, PID: pid}
+func (k *kernel) probe(p *library.Place, pid int, ret bool) func(path string) (io.Closer, error) {
+	function, at := p.Function, uprobe.Place{Offset: p.Offset, Return: ret, PID: pid}
 	return func(path string) (io.Closer, error) {
-		if err := k.refused[function]; err != nil {
-			return nil, err
-		}
 		program := k.programs[function][0]
 		if ret {
 			program = k.programs[function][1]
@@ -146,22 +127,14 @@ func (k *kernel) each(f func(gen.GPUMemoryFailureKey, *gen.GPUMemoryFailures) (d
 	return nil
 }
 
-func (k *kernel) eachCalls(f func(gen.GPUMemoryCallKey, uint64)) error {
-	_, err := hook.Batches(k.object.Coll.Maps[gen.GPUMemoryMapAllocationCalls], &k.callKeys, &k.calls,
-		func(key gen.GPUMemoryCallKey, n *uint64) { f(key, *n) })
+// eachCalls calls f with the calls of each process and function, and deletes them if f returns true.
+func (k *kernel) eachCalls(f func(pid, function int, calls uint64) (drop bool)) error {
+	_, _, err := hook.Sweep(k.object.Coll.Maps[gen.GPUMemoryMapAllocationCalls], &k.callKeys, &k.calls,
+		func(key *gen.GPUMemoryCallKey, n *uint64) bool { return f(int(key.Tgid), int(key.Function), *n) })
 	if err != nil {
 		return fmt.Errorf("calls of allocating functions: %w", err)
 	}
 	return nil
-}
-
-// removeCalls removes the call counts of a process.
-func (k *kernel) removeCalls(pid int) error {
-	keys := make([]gen.GPUMemoryCallKey, len(functions))
-	for i := range keys {
-		keys[i] = gen.GPUMemoryCallKey{Tgid: uint32(pid), Function: uint32(i)}
-	}
-	return hook.Remove(k.object.Coll.Maps[gen.GPUMemoryMapAllocationCalls], keys)
 }
 
 var lossNames = [gen.GPUMemoryAllocationLossALLOCATION_LOSSES]string{

@@ -12,7 +12,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/model"
 	fakes "github.com/accelscope/accelscope/tests/fakes/gpumemory"
-	testcgroup "github.com/accelscope/accelscope/tests/machines/cgroup"
+	"github.com/accelscope/accelscope/tests/fakes/libraries"
 )
 
 // TestLargeRequests: a size that no GPU has counts without its bytes.
@@ -44,7 +44,7 @@ func TestLargeRequests(t *testing.T) {
 	}
 	want[plain] = model.Allocations{Count: want[plain].Count + n, Bytes: bytes}
 	want.check(t, s, c)
-	lossless(t, s)
+	libraries.Lossless(t, s)
 }
 
 // TestFormerCalls: a call that an earlier thread with the same number, or one before probes were detached, did not return from
@@ -85,13 +85,12 @@ func TestFormerCalls(t *testing.T) {
 			call(former.counts)
 		})
 	}
-	lossless(t, s)
+	libraries.Lossless(t, s)
 }
 
 // TestWorkloads: failures in the cgroups below a marked cgroup belong to the workload, or each to its own cgroup in one share. Another
 // cgroup has room.
 func TestWorkloads(t *testing.T) {
-	needed(t)
 	b := fakes.Build(t, t.TempDir())
 	spec, err := gen.LoadGPUMemory()
 	if err != nil {
@@ -104,33 +103,32 @@ func TestWorkloads(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer workloads.Close() //nolint:errcheck // memory of the kernel
-			var h holders
+			var h libraries.Holders
 			const leaves = share // as many as fit into the map
 			s := startSource(t, &h, func(o *Options) { o.MaxEntries, o.Workloads = leaves, workloads })
-			marked, other := newCgroup(t), newCgroup(t)
-			if err := workloads.Mark(marked.id, whole); err != nil {
+			marked, other := libraries.NewCgroup(t), libraries.NewCgroup(t)
+			if err := workloads.Mark(marked.ID, whole); err != nil {
 				t.Fatal(err)
 			}
-			fail := func(in cgroup) {
+			fail := func(in libraries.Cgroup) {
 				t.Helper()
-				a := in.start(t, program(b))
+				a := start(t, in, program(b))
 				a.OK("load %s", b.CUDA)
-				h.add(a)
-				probed(t, s, model.StateOK, namesOf(libcuda)...)
+				h.Add(a.Program)
+				libraries.Probed(t, s, model.StateOK, namesOf(libcuda)...)
 				a.OK("limit 0")
 				a.Failures("call cuMemAlloc_v2 3 10")
 			}
-			var below []cgroup
+			var below []libraries.Cgroup
 			for range leaves {
-				dir, id := testcgroup.New(t, marked.dir)
-				below = append(below, cgroup{dir, model.CgroupID(id)})
+				below = append(below, marked.Below(t))
 				fail(below[len(below)-1])
 			}
 			fail(other)
 
 			want, lost := expect{}, uint64(3*(leaves-1)) // all but the first of the share
 			owners := []model.Series[model.LossKey, model.Count]{
-				{Cgroup: marked.id, Key: model.LossKey{Reason: "allocation_failures_share"}, Value: model.Count(lost)},
+				{Cgroup: marked.ID, Key: model.LossKey{Reason: "allocation_failures_share"}, Value: model.Count(lost)},
 			}
 			if want.add(functions[0].api, 3, 30); whole {
 				all := expect{}
@@ -157,7 +155,7 @@ func TestWorkloads(t *testing.T) {
 			}
 
 			// The first one ends: the second one has room.
-			s.Forget([]model.CgroupID{marked.id, below[0].id})
+			s.Forget([]model.CgroupID{marked.ID, below[0].ID})
 			if snap, err = s.Read(t.Context()); err != nil || len(snap.FailedAllocations) != 1 {
 				t.Fatalf("after Forget: %+v, %v", snap.FailedAllocations, err)
 			}
@@ -171,15 +169,14 @@ func TestWorkloads(t *testing.T) {
 
 // TestFull: a map without room for another cgroup loses its failures, and counts them.
 func TestFull(t *testing.T) {
-	needed(t)
 	b := fakes.Build(t, t.TempDir())
-	var h holders
+	var h libraries.Holders
 	s := startSource(t, &h, func(o *Options) { o.MaxEntries = 1 })
 	for i := range 2 {
-		a := newCgroup(t).start(t, program(b))
+		a := start(t, libraries.NewCgroup(t), program(b))
 		a.OK("load %s", b.CUDA)
-		h.add(a)
-		probed(t, s, model.StateOK, namesOf(libcuda)...)
+		h.Add(a.Program)
+		libraries.Probed(t, s, model.StateOK, namesOf(libcuda)...)
 		a.OK("limit 0")
 		a.Failures("call cuMemAlloc_v2 3 10")
 		snap, err := s.Read(t.Context())

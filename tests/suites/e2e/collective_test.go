@@ -12,5 +12,5 @@ const collectiveTestVar = "ACCELSCOPE_COLLECTIVETEST"
 // collectives runs tests of the source with FAKE libraries on this kernel, which show that the kernel accepts the programs.
 func (n node) collectives(t *testing.T) {
 	n.packageTests(t, collectiveTestVar, "../../../pkg/source/collective", ".", "TestLaunches", "TestCommunicators", "TestLate", "TestStatic",
-		"TestGraphs", "TestBudget", "TestShare", "TestPending", "TestBadPointers")
+		"TestGraphs", "TestBudget", "TestShare", "TestFull", "TestLeftCgroup", "TestPending", "TestBadPointers")
 }

@@ -222,6 +222,7 @@ func (n node) options(t *testing.T) vm.Options {
 		returnTestVar + "=" + dir + "/returnprobe.test", probeTestVar + "=" + dir + "/probe.test",
 		uprobeTestVar + "=" + dir + "/uprobe.test", vfTestVar + "=" + dir + "/vf.test",
 		gpuMemoryTestVar + "=" + dir + "/gpumemory.test", slurmTestVar + "=" + dir + "/slurm.test", gpumemory.BuiltVar + "=" + fakes,
+		libraryTestVar + "=" + dir + "/library.test",
 		collectiveTestVar + "=" + dir + "/collective.test", collective.BuiltVar + "=" + ranks,
 		"PATH=" + workloads + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 	}
@@ -251,6 +252,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 		{"test", "-c", "-o", dir + "/returnprobe.test", module + "pkg/source/datapath/returnprobe"},
 		{"test", "-c", "-o", dir + "/probe.test", module + "pkg/source/probe"},
 		{"test", "-c", "-o", dir + "/gpumemory.test", module + "pkg/source/gpumemory"},
+		{"test", "-c", "-o", dir + "/library.test", module + "pkg/source/library"},
 		{"test", "-c", "-o", dir + "/collective.test", module + "pkg/source/collective"},
 		{"test", "-c", "-o", dir + "/uprobe.test", module + "pkg/hook/uprobe"},
 		{"test", "-c", "-o", dir + "/slurm.test", module + "pkg/source/cgroup/slurm"},

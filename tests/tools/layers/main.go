@@ -66,6 +66,8 @@ var plants = map[string]plant{
 	"source-link-module":      {"pkg/source/link/module/planted.go", module + "pkg/model"},
 	"source-gpumemory":        {"pkg/source/gpumemory/planted.go", module + "pkg/engine"},
 	"source-gpumemory-test":   {"pkg/source/gpumemory/planted_test.go", module + "pkg/source/rdma"},
+	"source-library":          {"pkg/source/library/planted.go", module + "pkg/engine"},
+	"source-library-test":     {"pkg/source/library/planted_test.go", module + "pkg/source/rdma"},
 	"source-kubelet":          {"pkg/source/kubelet/planted.go", module + "pkg/engine"},
 	"source-node":             {"pkg/source/node/planted.go", module + "pkg/engine"},
 	"source-nvidia":           {"pkg/source/nvidia/planted.go", module + "pkg/engine"},

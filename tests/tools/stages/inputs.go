@@ -42,7 +42,7 @@ var outside = []string{
 // inGuests are the packages whose tests run in guests (binaries in tests/suites/e2e).
 var inGuests = []string{
 	"!pkg/hook/uprobe/", "!pkg/source/access/", "!pkg/source/cgroup/slurm/", "!pkg/source/collective/", "!pkg/source/datapath/", "!pkg/source/gpumemory/",
-	"!pkg/source/probe/", "!pkg/source/rdma/",
+	"!pkg/source/library/", "!pkg/source/probe/", "!pkg/source/rdma/",
 }
 
 // everyStage is read by every stage.
