@@ -292,6 +292,10 @@ test-kernels: deps build image ## The guest suite at full length on 5.10, 6.1, 6
 	@go test -tags vm -count=1 -timeout 60m -v ./tests/machines/vm/...
 	@$(MAKE) test-observe test-slurm
 
+.PHONY: test-debug
+test-debug: deps build ## Scenarios of probes and objects on a Linux 6.1 that checks locks and memory (first builds it: half an hour)
+	@ACCELSCOPE_NODES=6.1/debug go test -tags vm -count=1 -timeout 120m -v -run TestNode ./tests/suites/e2e
+
 # In CI, if there is time: each day of the year another eighth of the scenarios of test-kernels on another node.
 DAY ?= $(shell date +%-j)
 .PHONY: test-kernels-part

@@ -28,8 +28,11 @@ type Kernel struct {
 // FetchKernel returns the pinned Debian kernel of a version ("5.10", "6.1", "6.12" or "7"). If the mirror has dropped
 // it, FetchKernel returns the newest kernel, and says so on standard error, in a line that the summary of a stage
 // shows. The kernel is downloaded once, by apt from this machine's mirror, and kept in the cache (see CacheDir).
-// Processes may call FetchKernel at the same time.
+// Processes may call FetchKernel at the same time. The kernel "6.1-debug" is built (buildDebugKernel).
 func FetchKernel(ctx context.Context, version string) (Kernel, error) {
+	if version == DebugKernel {
+		return buildDebugKernel(ctx)
+	}
 	p, err := findPin(version)
 	if err != nil {
 		return Kernel{}, err

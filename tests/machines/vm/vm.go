@@ -34,7 +34,7 @@ const (
 
 // Options select the command and the guest.
 type Options struct {
-	Kernel  string        // "5.10", "6.1" (defaultKernel), "6.12" or "7"
+	Kernel  string        // "5.10", "6.1" (defaultKernel), "6.12", "7" or DebugKernel
 	Command []string      // program and arguments
 	Env     []string      // NAME=VALUE, in addition to PATH, HOME and LANG
 	Dir     string        // working directory; default: the current one

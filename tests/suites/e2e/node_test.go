@@ -25,7 +25,7 @@ import (
 
 // Environment variables that the host sets in the guest.
 const (
-	nodesVar        = "ACCELSCOPE_NODES"        // nodes to test: kernel[/tier[/cgroup layout]] or kernel/preempt, separated by commas
+	nodesVar        = "ACCELSCOPE_NODES"        // nodes to test: kernel[/tier[/cgroup layout]], kernel/preempt or 6.1/debug, separated by commas
 	partVar         = "ACCELSCOPE_PART"         // the scenarios of nodesVar to run: k/n, every nth from k on
 	binaryVar       = "ACCELSCOPE_BINARY"       // the program to test
 	rdmaTestVar     = "ACCELSCOPE_RDMATEST"     // the compiled tests of source/rdma
@@ -80,12 +80,12 @@ func (n node) countsMissed() bool {
 }
 
 // modules reports whether the harness builds the test's kernel modules for this kernel.
-func (n node) modules() bool { return n.kernel == "6.1" && n.padded == "" }
+func (n node) modules() bool { return n.kernel == "6.1" && n.padded == "" && !n.debug }
 
 // stub reports whether the harness builds the stub of NVIDIA's module: in make test for 6.1, which builds modules
 // anyway.
 func (n node) stub() bool {
-	return n.plain() && n.padded == "" && (n.kernel == "6.1" || whole() && (n.kernel == "6.12" || n.kernel == "7"))
+	return n.plain() && n.padded == "" && !n.debug && (n.kernel == "6.1" || whole() && (n.kernel == "6.12" || n.kernel == "7"))
 }
 
 // unloads reports whether NVIDIA's driver is unloaded under a sensor. 7 runs only what older kernels lack.
@@ -112,20 +112,20 @@ func runParallel(t *testing.T) {
 // nodeScenarios are the parts of TestNode. The data path's scenarios come before the driver is reloaded, which leaves no device.
 var nodeScenarios = []scenario[node]{
 	{"doctor", node.doctor, "6.1 6.1/tracepoint/v1", nil},
-	{"truth", node.truth, "6.12 6.1//v1 6.12/preempt", nil},
+	{"truth", node.truth, "6.12 6.1//v1 6.12/preempt 6.1/debug", nil},
 	{"cm ids", node.cmIDs, "7", nil},
-	{"verbs", node.verbs, "5.10 6.1/tracepoint/v1 6.12/preempt", nil},
-	{"failures", node.failures, "5.10 6.12/preempt", nil},
-	{"threads", node.threads, "6.1//v1 6.12/preempt", nil},
-	{"peers", node.peers, "6.12 6.12/preempt", nil},
+	{"verbs", node.verbs, "5.10 6.1/tracepoint/v1 6.12/preempt 6.1/debug", nil},
+	{"failures", node.failures, "5.10 6.12/preempt 6.1/debug", nil},
+	{"threads", node.threads, "6.1//v1 6.12/preempt 6.1/debug", nil},
+	{"peers", node.peers, "6.12 6.12/preempt 6.1/debug", nil},
 	{"dri", node.dri, "5.10", nil},
 	{"devices", node.devices, "6.1", nil},
 	{"slurm devices", node.slurmDevices, "7", node.plain},
 	{"refusals", node.refusals, "", node.plain},
-	{"restart", node.restart, "6.1//v1 6.12/preempt", nil},
-	{"churn", node.churn, "6.12 6.12/preempt", nil},
+	{"restart", node.restart, "6.1//v1 6.12/preempt 6.1/debug", nil},
+	{"churn", node.churn, "6.12 6.12/preempt 6.1/debug", nil},
 	// rxe of 5.10 reuses the numbers of queue pairs at once.
-	{"skipped", node.skipped, "6.12/preempt", func(n node) bool { return n.kernel != "5.10" && n.plain() }},
+	{"skipped", node.skipped, "6.12/preempt 6.1/debug", func(n node) bool { return n.kernel != "5.10" && n.plain() }},
 	{"missed", node.missed, "", node.countsMissed},
 	{"preempted", node.preempted, "6.12/preempt", func(n node) bool { return n.preempt }},
 	{"permissions", node.permissions, "6.1", node.plain}, // capabilities do not depend on the tier or the cgroup layout
@@ -133,32 +133,32 @@ var nodeScenarios = []scenario[node]{
 	{"datapath port", node.port, "7", func(n node) bool { return n.kernel == "7" && n.plain() }}, // the first kernel that counts the bytes of rxe
 	{"datapath survey", node.survey, "7", func(n node) bool { return n.kernel == "7" && n.plain() }},
 	{"datapath alone", node.alone, "7", func(n node) bool { return n.kernel == "7" && n.plain() }},
-	{"datapath hooks", node.datapathHooks, "6.1", node.traces},
-	{"datapath exact", node.exact, "6.12 6.12/preempt", node.uprobes},
-	{"datapath extended", node.extended, "6.12 6.12/preempt", node.traces},
+	{"datapath hooks", node.datapathHooks, "6.1 6.1/debug", node.traces},
+	{"datapath exact", node.exact, "6.12 6.12/preempt 6.1/debug", node.uprobes},
+	{"datapath extended", node.extended, "6.12 6.12/preempt 6.1/debug", node.traces},
 	{"datapath containers", node.seccomp, "6.1 6.12/preempt", node.traces},
 	{"datapath coverage", node.coverage, "6.12/preempt", node.traces},
 	{"datapath coverage of tools", node.toolCoverage, "", node.traces},
 	{"datapath coverage by ports", node.portCoverage, "7", func(n node) bool { return n.kernel == "7" && n.plain() }},
 	{"datapath coverage of DEVX", node.devx, "6.1", func(n node) bool { return n.modules() && n.plain() }},
-	{"datapath replugged", node.replugged, "6.12 6.12/preempt", node.traces},
+	{"datapath replugged", node.replugged, "6.12 6.12/preempt 6.1/debug", node.traces},
 	{"datapath reset", node.reset, "", func(n node) bool { return n.modules() && n.plain() }},
 	{"datapath latency", node.latency, "6.12 6.12/preempt", node.traces},
-	{"datapath errors", node.completionErrors, "6.1 6.12/preempt", node.traces},
-	{"datapath first", node.first, "6.12 6.12/preempt", node.traces},
+	{"datapath errors", node.completionErrors, "6.1 6.12/preempt 6.1/debug", node.traces},
+	{"datapath first", node.first, "6.12 6.12/preempt 6.1/debug", node.traces},
 	{"datapath aborted connection", node.abortedConnection, "6.12", node.traces},
-	{"datapath two sensors", node.twoSensors, "6.12", node.traces},
+	{"datapath two sensors", node.twoSensors, "6.12 6.1/debug", node.traces},
 	{"datapath images", node.images, "", node.traces},
-	{"datapath short", node.short, "6.1 6.12/preempt", node.traces},
-	{"datapath harmless", node.harmless, "6.12 6.12/preempt", node.traces},
+	{"datapath short", node.short, "6.1 6.12/preempt 6.1/debug", node.traces},
+	{"datapath harmless", node.harmless, "6.12 6.12/preempt 6.1/debug", node.traces},
 	{"datapath exclusive", node.exclusive, "6.1", node.traces},
 	{"datapath survey cost", node.surveyCost, "6.12", node.traces},
 	{"datapath stalled", node.stalled, "6.1 6.12/preempt", node.traces},
-	{"datapath held", node.held, "6.12", node.uprobes},
-	{"datapath many mappings", node.manyMappings, "6.12", node.uprobes},
-	{"uprobes", node.gate, "5.10 6.12", node.plain},
-	{"gpu memory", node.gpuMemory, "5.10", node.plain},
-	{"collectives", node.collectives, "", node.plain},
+	{"datapath held", node.held, "6.12 6.1/debug", node.uprobes},
+	{"datapath many mappings", node.manyMappings, "6.12 6.1/debug", node.uprobes},
+	{"uprobes", node.gate, "5.10 6.12 6.1/debug", node.plain},
+	{"gpu memory", node.gpuMemory, "5.10 6.1/debug", node.plain},
+	{"collectives", node.collectives, "6.1/debug", node.plain},
 	{"nvidia driver", node.nvidiaDriver, "6.1", node.unloads},
 	{"nvidia release", node.nvidiaRelease, "6.1", node.unloads},
 	{"nvidia signals", node.nvidiaSignals, "6.1", node.unloads},
@@ -170,9 +170,9 @@ var nodeScenarios = []scenario[node]{
 	{"link module", node.linkModule, "6.1", node.links},
 	{"link source", node.linkSource, "6.1", node.links},
 	{"link story", node.linkStory, "", node.links},
-	{"hca changes", node.hcaChanges, "6.1 7", node.plain},
-	{"reload", node.reload, "6.12 6.12/preempt", nil},
-	{"netlink", node.netlink, "5.10 6.12/preempt", nil},
+	{"hca changes", node.hcaChanges, "6.1 7 6.1/debug", node.plain},
+	{"reload", node.reload, "6.12 6.12/preempt 6.1/debug", nil},
+	{"netlink", node.netlink, "5.10 6.12/preempt 6.1/debug", nil},
 }
 
 // plain reports whether tier and cgroup layout are the kernel's own.
@@ -232,6 +232,9 @@ func (n node) options(t *testing.T) vm.Options {
 	}
 	if n.preempt {
 		options.Preempt = "full"
+	}
+	if n.debug {
+		options.Kernel = vm.DebugKernel
 	}
 	return options
 }

@@ -20,6 +20,7 @@ type node struct {
 	padded               string // out-of-tree RDMA modules: "plain" or "typed" (vm.PaddedModules); empty: the kernel's
 	types                string // --probe.btf-dir
 	preempt              bool   // the kernel preempts itself anywhere (preempt=full), as real-time kernels do
+	debug                bool   // the kernel checks its locks and memory, and preempts itself anywhere (vm.DebugKernel)
 }
 
 // String returns the name that nodesVar uses, as one level of a test's name.
@@ -27,17 +28,24 @@ func (n node) String() string {
 	if n.preempt {
 		return n.kernel + "_" + preempt
 	}
+	if n.debug {
+		return n.kernel + "_" + debug
+	}
 	return strings.TrimRight(strings.Join([]string{n.kernel, n.tier, n.cgroup}, "_"), "_")
 }
 
 // preempts reports whether the kernel may preempt itself in system calls: Debian's 7 does, lazily.
-func (n node) preempts() bool { return n.preempt || n.kernel == "7" }
+func (n node) preempts() bool { return n.preempt || n.kernel == "7" || n.debug }
 
-// preempt replaces the tier in nodesVar and stands for a node's preempt.
-const preempt = "preempt"
+// preempt and debug replace the tier in nodesVar and stand for a node's preempt and debug.
+const (
+	preempt = "preempt"
+	debug   = "debug"
+)
 
 // A scenario is a part of a test in a guest. `make test` spreads them over the kernels, so that each runs once or
-// twice; `make test-kernels` runs all of them, at full length, on each node. Only it has a node with preempt=full.
+// twice; `make test-kernels` runs all of them, at full length, on each node. Only it has a node with preempt=full, and
+// only `make test-debug` has the node 6.1/debug.
 type scenario[T any] struct {
 	name  string
 	run   func(T, *testing.T)
@@ -49,8 +57,8 @@ func (s scenario[T]) on(n node) bool {
 	if s.can != nil && !s.can(n) {
 		return false
 	}
-	// With preempt=full only scenarios that it can affect.
-	return whole() && !n.preempt || slices.Contains(parse(strings.Fields(s.nodes)), n)
+	// With preempt=full and with checks of the kernel only scenarios that these can affect.
+	return whole() && !n.preempt && !n.debug || slices.Contains(parse(strings.Fields(s.nodes)), n)
 }
 
 // whole reports whether the nodes were set explicitly, as make test-kernels does: then everything runs at full length.
@@ -68,8 +76,11 @@ func parse(names []string) (nodes []node) {
 	for _, name := range names {
 		parts := append(strings.Split(name, "/"), "", "")
 		n := node{kernel: parts[0], tier: parts[1], cgroup: parts[2]}
-		if n.tier == preempt {
+		switch n.tier {
+		case preempt:
 			n.tier, n.preempt = "", true
+		case debug:
+			n.tier, n.debug = "", true
 		}
 		nodes = append(nodes, n)
 	}
@@ -85,7 +96,7 @@ func nodes[T any](scenarios []scenario[T]) []node {
 	count := map[node]int{}
 	for _, s := range scenarios {
 		for _, n := range parse(strings.Fields(s.nodes)) {
-			if !s.on(n) || n.preempt {
+			if !s.on(n) || n.preempt || n.debug {
 				continue
 			}
 			if count[n]++; count[n] == 1 {
@@ -151,6 +162,9 @@ func touched(t *testing.T, n node, what ...string) {
 	kernel := strings.TrimSpace(string(release))
 	if n.preempt {
 		kernel += " preempt=full"
+	}
+	if n.debug {
+		kernel += " debug"
 	}
 	fmt.Printf("stage: %s, cgroup %s, probes %s: %s\n", kernel, cmp.Or(n.cgroup, "v2"),
 		cmp.Or(n.tier, "by the kernel"), strings.Join(what, ", "))
