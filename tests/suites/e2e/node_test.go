@@ -133,7 +133,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath port", node.port, "7", func(n node) bool { return n.kernel == "7" && n.plain() }}, // the first kernel that counts the bytes of rxe
 	{"datapath survey", node.survey, "7", func(n node) bool { return n.kernel == "7" && n.plain() }},
 	{"datapath alone", node.alone, "7", func(n node) bool { return n.kernel == "7" && n.plain() }},
-	{"datapath hooks", node.datapathHooks, "6.1 6.1/debug", node.traces},
+	{"datapath hooks", node.datapathHooks, "6.1", node.traces},
 	{"datapath exact", node.exact, "6.12 6.12/preempt 6.1/debug", node.uprobes},
 	{"datapath extended", node.extended, "6.12 6.12/preempt 6.1/debug", node.traces},
 	{"datapath containers", node.seccomp, "6.1 6.12/preempt", node.traces},
