@@ -308,8 +308,8 @@ static __always_inline __u64 mix(__u64 x)
 #define PENDING 64
 
 /* Keeps a communicator that the function makes. A function that stores its handle at the same place replaces it. */
-static __always_inline void keep(const struct collective_process_key *process, struct collective_process *p,
-				 const struct pending *made)
+static __noinline int keep(const struct collective_process_key *process, struct collective_process *p,
+			   const struct pending *made)
 {
 	struct pending_key key = {.started = process->started, .tgid = process->tgid};
 	bool replaces = false;
@@ -332,12 +332,13 @@ static __always_inline void keep(const struct collective_process_key *process, s
 	if (!replaces && has_share(made->communicator.owner, COMMUNICATORS_OF_OWNER)) {
 		lose(lost_by_share(made->communicator.owner, COMMUNICATORS_OF_OWNER) ? LOSS_COMMUNICATORS_SHARE
 										     : LOSS_COMMUNICATORS_FULL);
-		return;
+		return 0;
 	}
 	if (bpf_map_update_elem(&communicators_pending, &key, made, BPF_ANY))
 		lose(LOSS_COMMUNICATORS_FULL);
 	else if (!replaces)
 		count_entries(made->communicator.owner, COMMUNICATORS_OF_OWNER, 1);
+	return 0;
 }
 
 /* Adds a communicator with a new number, which is returned; 0: there is no room. */
