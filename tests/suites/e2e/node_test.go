@@ -154,6 +154,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath exclusive", node.exclusive, "6.1", node.traces},
 	{"datapath survey cost", node.surveyCost, "6.12", node.traces},
 	{"datapath stalled", node.stalled, "6.1 6.12/preempt", node.traces},
+	{"receive waits", node.receiveWaits, "6.12 6.12/preempt", node.traces},
 	{"datapath held", node.held, "6.12", node.uprobes},
 	{"datapath many mappings", node.manyMappings, "6.12", node.uprobes},
 	{"uprobes", node.gate, "5.10 6.12", node.plain},
