@@ -5,15 +5,14 @@
  * becomes empty, has no waits.
  *
  * The receives of a queue pair are known if it was created or reset while its functions were probed. Otherwise a queue
- * that is filled ahead could not be told from a queue that becomes empty: many programs set the same wr_id in all
- * receives.
+ * that is filled ahead would look like a queue that becomes empty: many programs set the same wr_id in all receives.
  */
 #ifndef ACCELSCOPE_RECEIVES_H
 #define ACCELSCOPE_RECEIVES_H
 
 #include "context.h"
 
-/* A longer time without a completion tells nothing about a receive queue. */
+/* A longer time without a completion may be a wait: it does not count as time in which completions came. */
 #define PAUSE_NS (ahead_ns / 6)
 
 /* No receive is outstanding, and the next one will be seen. */

@@ -30,7 +30,7 @@ const (
 	GapUnpolled Gap = "unpolled"
 )
 
-// GapPreposted is a gap of receives only: a queue pair has receives posted ahead of their use, so they tell nothing.
+// GapPreposted is a gap of receives only: the receives of a queue pair are posted ahead of their use.
 const GapPreposted Gap = "preposted"
 
 // StalledQueuePair is a queue pair with outstanding work requests and no completion for a while.

@@ -41,7 +41,7 @@ func (c *openContext) gapOf(o *gen.DatapathOutstanding) model.Gap {
 	return ""
 }
 
-// receiveGapOf returns why the receives of a queue pair are unknown, or tell nothing, and empty otherwise.
+// receiveGapOf returns why the waits of a queue pair for receives are unknown, empty if they are known.
 func (c *openContext) receiveGapOf(o *gen.DatapathOutstanding) model.Gap {
 	switch {
 	case c.since == 0 || o.ReceivesNs < c.since:

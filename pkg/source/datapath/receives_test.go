@@ -26,7 +26,7 @@ type receiver struct {
 // quickAhead is the constant ahead_ns in the tests.
 const quickAhead = 2 * time.Second
 
-func startReceiver(t *testing.T) *receiver {
+func startReceiver(t testing.TB) *receiver {
 	t.Helper()
 	path, sites := buildFake(t)
 	spec, err := gen.LoadDatapath()
@@ -390,5 +390,18 @@ func TestPresentWait(t *testing.T) {
 	if !slices.Equal(snap.QueuePairWaits, want) || row.OldestReceive != 600 ||
 		!slices.Equal(row.ReceiveGaps, []model.Gap{model.GapLate, model.GapPreposted}) {
 		t.Errorf("%+v, %+v, want %+v", row, snap.QueuePairWaits, want)
+	}
+}
+
+// BenchmarkReceives measures a receive that is posted and completes: two calls.
+func BenchmarkReceives(b *testing.B) {
+	r := startReceiver(b)
+	var ns float64
+	if _, err := fmt.Sscan(r.do("receives", 100000), &ns); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(ns, "counted-ns")
+	if r.k.counted(b, r.key, &r.last); r.last.WaitedNs == 0 {
+		b.Error("no waits")
 	}
 }
