@@ -88,7 +88,7 @@ __noinline int complete_receive(struct queue *q, struct context_stat *stat, __u6
 {
 	__u64 ns;
 
-	if (!q || !stat || !q->receives.since_ns)
+	if (!q || !stat || !q->receives.since_ns || q->receives.shared)
 		return 0;
 	/* It was posted unseen, and others may have been. */
 	if (!q->receives.count) {

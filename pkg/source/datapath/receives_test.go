@@ -314,7 +314,8 @@ func TestListedReceives(t *testing.T) {
 	}
 	r.o.put(kernelQP, "ib_qp.srq", 1)
 	r.create()
-	if o := get("shared"); o.Ahead == 0 {
+	r.do("receive", 1)
+	if o := get("shared"); o.Ahead == 0 || o.ReceivesNs == 0 {
 		t.Errorf("with a shared receive queue: %+v", o)
 	}
 	r.k.gap(r.key)
