@@ -72,6 +72,8 @@ struct call {
 	__u8 chosen;
 	__u8 unread;
 	__u16 pad;
+	__u32 receives; /* read at the entry of post_recv */
+	__u32 pad2;
 };
 
 /* The parts of a completion that its process read. BYTES_COUNTED: its bytes are counted, or it has no bytes. */

@@ -9,6 +9,7 @@
  *   wr.h         ibv_wr_*
  *   lifecycle.h  contexts and queue pairs, seen in the kernel
  *   queues.h     the durations of work requests
+ *   receives.h   waits for receives
  *   outstanding.h  incomplete work requests
  *   context.h    shared state
  *
@@ -183,6 +184,17 @@ static __noinline int remove_numbered(struct context_key *numbered)
 	return absent;
 }
 
+/* From here on the calls of a context are counted as args says. */
+static __always_inline void mark(struct context_stat *stat, const struct control_args *args)
+{
+	__u64 ns = args->chosen && !stat->chosen ? bpf_ktime_get_ns() : args->probed_ns;
+
+	if (ns > stat->probed_ns)
+		stat->probed_ns = ns;
+	stat->chosen = args->chosen;
+	stat->ready = args->probed_ns != 0;
+}
+
 /* The next queue pair of a context that changes its state is announced, whatever functions it has. */
 static __always_inline int repeat(struct context_stat *stat)
 {
@@ -225,8 +237,7 @@ int control(struct control_args *args)
 	case CONTROL_REPEAT:
 		return repeat(stat);
 	case CONTROL_MARK:
-		stat->chosen = args->chosen;
-		stat->ready = args->ready;
+		mark(stat, args);
 	}
 	return 0;
 }

@@ -91,6 +91,8 @@ struct context_stat {
 	__u32 repeated;   /* CONTROL_REPEAT orders */
 	__u64 qp;         /* address of the struct ibv_qp that changed its state last; 0: it was destroyed */
 	__u64 unread;     /* completions where the process did not read what the number of bytes depends on */
+	__u64 probed_ns;  /* its calls are probed and counted since then, CLOCK_MONOTONIC (user space sets it with ready) */
+	__u64 waited_ns;  /* the time in which a posted receive was the oldest incomplete work request of a queue pair */
 };
 
 struct latency_key {
@@ -118,7 +120,11 @@ struct outstanding {
 	__u64 completed_ns; /* the last completion of a signaled work request; 0: not seen */
 	__u8 in_step;       /* the incomplete work requests are known */
 	__u8 plain;         /* its completions are polled with poll_cq only */
-	__u8 pad[6];
+	__u8 ahead;         /* its receives are posted ahead of their use, also to an SRQ */
+	__u8 pad[5];
+	__u64 receives_ns; /* all receives are known since then; 0: unknown */
+	__u64 waiting_ns;  /* since when a receive has been the oldest incomplete work request; 0: none is */
+	__u64 waited_ns;   /* the total of such times that have ended */
 };
 
 /* CPU time of probes in calls with contexts that are unknown, or not known any more. */
@@ -140,7 +146,7 @@ struct path_event {
 
 /* The argument of the program "control". */
 enum order {
-	CONTROL_MARK, /* sets chosen and ready of a context */
+	CONTROL_MARK, /* sets chosen, ready and probed_ns of a context */
 	CONTROL_ADD,  /* adds and marks a context of a cgroup and device, if it is missing, and returns its number */
 	CONTROL_GAP,  /* some calls of a context were not probed */
 	CONTROL_REMOVE, /* removes a context, or (without a context) the entries of ended processes, and returns their number */
@@ -153,11 +159,11 @@ struct control_args {
 	__u64 cgroup;
 	__u64 owner;
 	__u64 ucontext;
+	__u64 probed_ns; /* 0: its functions are not probed */
 	__u32 device;
 	__u32 what;
 	__u8 chosen;
-	__u8 ready;
-	__u8 pad[6];
+	__u8 pad[7];
 };
 
 /*

@@ -191,6 +191,7 @@ enum ib_ah_flags {
 struct ib_qp {
 	struct ib_device *device;
 	struct ib_qp *real_qp;
+	struct ib_srq *srq;
 	struct ib_uqp_object *uobject; /* begins with a struct ib_uobject */
 	__u32 qp_num;
 	enum ib_qp_type qp_type;

@@ -7,7 +7,7 @@
 #define ACCELSCOPE_LIFECYCLE_H
 
 #include <rdma/ib_user_ioctl_cmds.h>
-#include "context.h"
+#include "receives.h"
 #include "uverbs.h"
 
 static __always_inline bool send_event(const struct context_key *key, __u32 number, __u64 cgroup, __u32 device,
@@ -158,7 +158,12 @@ static __noinline int modified(struct ib_qp *handle, struct ib_qp_attr *attr, __
 	q->failed = 0;
 	if (state == IB_QPS_RTS && !q->fresh)
 		return 0;
-	/* In these states no work request is outstanding. */
+	/* In these states no send is outstanding. Receives may be posted before the state INIT is set again. */
+	if (state == IB_QPS_RESET || (state == IB_QPS_INIT && !q->fresh))
+		begin_receives(q);
+	else if (!is_current(q, stat))
+		forget_receives(q);
+	q->receives.shared = BPF_CORE_READ(handle, srq) != 0;
 	out_of_step(q);
 	q->generation = generation_of(stat);
 	q->all = bpf_map_lookup_elem(&signal_all, &address) != 0;

@@ -3,7 +3,7 @@
 #ifndef ACCELSCOPE_POLL_H
 #define ACCELSCOPE_POLL_H
 
-#include "context.h"
+#include "receives.h"
 
 /* The number of polls without completions that are added to the counters together. */
 #define IDLE_HITS 32
@@ -79,7 +79,10 @@ static __always_inline void measure(const struct context_key *key, struct contex
 	if (!q)
 		return;
 	check_generation(q, stat);
-	if (match(q, wr_id, now, &posted) && posted.completed < COMPLETED && now > posted.ns)
+	if (!match(q, wr_id, now, &posted))
+		return;
+	complete_send(q, posted.ns, now);
+	if (posted.completed < COMPLETED && now > posted.ns)
 		record_duration(key, stat->number, posted.completed, now - posted.ns);
 }
 
@@ -125,6 +128,7 @@ static long walk_completion(__u32 i, struct polled *p)
 		p->received++;
 		p->some = 1;
 		p->received_bytes += data_bytes(&p->key, stat, wc.qp_num, wc.byte_len);
+		receive(&p->key, stat, wc.qp_num, p->now);
 	} else if (!(wc.opcode & IBV_WC_RECV)) {
 		measure(&p->key, stat, wc.qp_num, wc.wr_id, p->now);
 	}

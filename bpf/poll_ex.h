@@ -121,6 +121,10 @@ static __noinline int count_found(struct found *f)
 	}
 	if (!(f->parts & READ_OPCODE))
 		return 0;
+	if (is_receive(f->opcode) && f->parts & READ_QP_NUM && !f->matched) {
+		f->matched = 1;
+		receive(&f->key, stat, f->qpn, f->ns);
+	}
 	if (!is_receive(f->opcode)) {
 		f->parts |= BYTES_COUNTED;
 		if (f->parts & READ_QP_NUM && !(f->opcode & IBV_WC_RECV) && !f->matched) {

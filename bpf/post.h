@@ -3,7 +3,7 @@
 #ifndef ACCELSCOPE_POST_H
 #define ACCELSCOPE_POST_H
 
-#include "context.h"
+#include "receives.h"
 
 static __always_inline void commit(struct context_stat *stat, struct tally *t)
 {
@@ -50,7 +50,6 @@ struct walk {
 	__u8 all;
 	__u8 wide; /* elements are struct ibv_data_buf */
 	__u8 done;
-	__u8 some;
 };
 
 static long sum_sge(__u32 i, struct walk *w)
@@ -137,7 +136,6 @@ static long walk_receive(__u32 i, struct walk *w)
 	}
 	w->at = w->bytes;
 	w->count++;
-	w->some = 1;
 	return 0;
 }
 
@@ -286,14 +284,27 @@ int post_recv(struct pt_regs *ctx)
 	STACK_OF_THREAD(ctx);
 	__u64 now = bpf_ktime_get_ns();
 	struct context_stat *stat;
+	struct walk w = {};
 	struct user_qp qp;
 	struct thread *t = enter_post(ctx, 0, &qp, &stat);
+	struct queue *q;
 
 	if (!t)
 		return 0;
-	/* poll_cq subtracts the GRH of datagrams. Completions do not contain the type of the queue pair. */
-	if (t->receive.chosen && qp.qp_type == IBV_QPT_UD)
-		make_queue(&t->receive.key, qp.qp_num, qp.qp_type, stat);
+	t->receive.receives = 0;
+	if (t->receive.chosen) {
+		/* poll_cq subtracts the GRH of datagrams. Completions do not contain the type of the queue pair. */
+		q = qp.qp_type == IBV_QPT_UD ? make_queue(&t->receive.key, qp.qp_num, qp.qp_type, stat) :
+					       queue_of(&t->receive.key, qp.qp_num);
+		w.at = t->receive.list;
+		bpf_loop(CALL_BOUND + 1, walk_receive, &w, 0);
+		t->receive.unread = w.lost || !w.done;
+		t->receive.receives = w.count;
+		if (q) {
+			check_generation(q, stat);
+			add_receives(q, w.count, now);
+		}
+	}
 	t->receive.entry_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
 	return 0;
 }
@@ -308,9 +319,44 @@ int post_srq_recv(struct pt_regs *ctx)
 	struct user_qp srq;
 	struct thread *t = enter_post(ctx, 0, &srq, &stat);
 
-	if (t)
-		t->receive.entry_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
+	if (!t)
+		return 0;
+	t->receive.qpn = 0;
+	t->receive.receives = 0;
+	t->receive.unread = 1;
+	t->receive.entry_ns = trap_ns(ctx) + bpf_ktime_get_ns() - now;
 	return 0;
+}
+
+/* Walks the chain at the return. Returns the number of receives that the provider accepted, 0 if that is unknown. */
+static __noinline int accepted_receives(struct call *c, int ret)
+{
+	struct walk w = {};
+	struct queue *q;
+
+	if (!c)
+		return 0;
+	w.at = c->list;
+	if (ret && (bpf_probe_read_user(&w.stop, sizeof(w.stop), (void *)c->bad) || !w.stop)) {
+		w.lost = 1 + PATH_LOSS_UNREADABLE;
+		w.at = 0;
+	}
+	bpf_loop(CALL_BOUND + 1, walk_receive, &w, 0);
+	if (w.lost)
+		lose(PATH_LOSS_UNREADABLE);
+	else if (!w.done)
+		lose(PATH_LOSS_CHAIN_CUT);
+	/* As for sends, bad_wr must be in the chain. */
+	if (ret && w.at != w.stop) {
+		w.count = 0;
+		w.lost = 1;
+	}
+	q = queue_of(&c->key, c->qpn);
+	if (q && (w.lost || !w.done))
+		forget_receives(q);
+	else if (q)
+		correct_receives(q, c->receives, w.count);
+	return w.count;
 }
 
 /* Also the return of post_srq_recv. */
@@ -321,7 +367,7 @@ int post_recv_return(struct pt_regs *ctx)
 	struct thread *t = this_thread(0);
 	struct context_stat *stat;
 	int ret = PT_REGS_RC(ctx);
-	struct walk w = {};
+	__u32 n;
 	__u64 now;
 
 	if (!t || t->receive.sp != SP_AT_RETURN(ctx))
@@ -332,19 +378,8 @@ int post_recv_return(struct pt_regs *ctx)
 	if (!stat)
 		return 0;
 	if (t->receive.chosen) {
-		w.at = t->receive.list;
-		if (ret && (bpf_probe_read_user(&w.stop, sizeof(w.stop), (void *)t->receive.bad) || !w.stop)) {
-			w.lost = 1 + PATH_LOSS_UNREADABLE;
-			w.at = 0;
-		}
-		bpf_loop(CALL_BOUND + 1, walk_receive, &w, 0);
-		if (w.lost)
-			lose(PATH_LOSS_UNREADABLE);
-		else if (!w.done)
-			lose(PATH_LOSS_CHAIN_CUT);
-		/* As for sends, bad_wr must be in the chain. */
-		if (w.some && (!ret || w.at == w.stop))
-			__sync_fetch_and_add(&stat->posted[OPCODE_RECV], w.count);
+		n = ret || t->receive.unread ? accepted_receives(&t->receive, ret) : t->receive.receives;
+		__sync_fetch_and_add(&stat->posted[OPCODE_RECV], n);
 	}
 	spend(stat, CALLS_POST, 1, t->receive.entry_ns + trap_ns(ctx) + bpf_ktime_get_ns() - now);
 	return 0;

@@ -16,6 +16,9 @@
 #include "libibverbs.h"
 #include "owner.h"
 
+/* A receive queue that had receives all the time while completions came for so long is filled ahead. */
+const volatile __u64 ahead_ns = 60000000000;
+
 #define RING 128 /* a power of two */
 #define NEAR 8   /* the distance by which completions may be out of order if several threads poll */
 
@@ -24,6 +27,20 @@ struct posted {
 	__u64 ns;
 	__u32 seq; /* its number, from 1; if seq does not match, the slot is empty */
 	__u32 completed;
+};
+
+/* Posted receives of a queue pair (receives.h). Times are of CLOCK_MONOTONIC. */
+struct receives {
+	__u64 since_ns;   /* all posts and completions are seen since then; 0: older receives may be outstanding */
+	__u64 filled_ns;  /* when the first receive was posted to an empty queue */
+	__u64 waiting_ns; /* since when no completion ended the wait for the oldest receive */
+	__u64 busy_ns;    /* the time since filled_ns in which completions came */
+	__u64 pending_ns; /* waits that are not added yet */
+	__u64 waited_ns;
+	__u32 count;
+	__u8 emptied; /* completions emptied the queue while all receives were known */
+	__u8 shared;  /* it has an SRQ */
+	__u8 pad[2];
 };
 
 struct queue {
@@ -42,6 +59,7 @@ struct queue {
 	__u64 since_ns;  /* when it fell out of step */
 	__u64 posted_ns; /* the last signaled work request, CLOCK_MONOTONIC; 0: none yet */
 	__u64 completed_ns; /* the last completion of a signaled work request */
+	struct receives receives;
 	struct posted ring[RING];
 };
 
@@ -139,6 +157,20 @@ static __always_inline void drop_queue(const struct queue_key *key)
 	bpf_map_delete_elem(&ringless, key);
 }
 
+/*
+ * Receives may have been posted or completed unseen. If completions have emptied the queue before, they soon do again:
+ * until then too few receives are known to be outstanding, so that waits are too short.
+ */
+static __always_inline void forget_receives(struct queue *q)
+{
+	if (q->receives.busy_ns >= ahead_ns)
+		q->receives.emptied = 0;
+	q->receives.since_ns = q->receives.emptied ? bpf_ktime_get_ns() : 0;
+	q->receives.count = 0;
+	q->receives.busy_ns = 0;
+	q->receives.pending_ns = 0;
+}
+
 /* From here on, completions are looked up by wr_id. */
 static __always_inline void out_of_step(struct queue *q)
 {
@@ -154,6 +186,8 @@ static __always_inline void out_of_step(struct queue *q)
 static __always_inline void fail(struct queue *q)
 {
 	out_of_step(q);
+	q->receives.emptied = 0;
+	forget_receives(q);
 	q->same = 1;
 	q->failed = 1;
 }
@@ -181,6 +215,23 @@ static __always_inline void check_generation(struct queue *q, const struct conte
 		return;
 	q->generation = generation_of(stat);
 	out_of_step(q);
+	forget_receives(q);
+}
+
+/*
+ * When the oldest incomplete work request was posted, 0 if all are complete. If the ring was full then, this time is
+ * unknown; the result is the post time of the last work request, and the others are older.
+ */
+static __always_inline __u64 oldest(const struct queue *q)
+{
+	__u32 head = q->head;
+	struct posted p;
+
+	if ((__s32)(q->tail - head) <= 0)
+		return 0;
+	if (bpf_probe_read_kernel(&p, sizeof(p), &q->ring[head % RING]) || p.seq != head + 1)
+		return q->posted_ns;
+	return p.ns;
 }
 
 /*

@@ -18,17 +18,19 @@ type DatapathBatches struct {
 	Of [2]struct {
 		_    structs.HostLayout
 		Call struct {
-			_       structs.HostLayout
-			Sp      uint64
-			Object  uint64
-			List    uint64
-			Bad     uint64
-			EntryNs uint64
-			Key     DatapathContextKey
-			Qpn     uint32
-			Chosen  uint8
-			Unread  uint8
-			Pad     uint16
+			_        structs.HostLayout
+			Sp       uint64
+			Object   uint64
+			List     uint64
+			Bad      uint64
+			EntryNs  uint64
+			Key      DatapathContextKey
+			Qpn      uint32
+			Chosen   uint8
+			Unread   uint8
+			Pad      uint16
+			Receives uint32
+			Pad2     uint32
 		}
 		Tally struct {
 			_      structs.HostLayout
@@ -105,6 +107,8 @@ type DatapathContextStat struct {
 	Repeated      uint32
 	Qp            uint64
 	Unread        uint64
+	ProbedNs      uint64
+	WaitedNs      uint64
 }
 
 type DatapathControlArgs struct {
@@ -113,11 +117,11 @@ type DatapathControlArgs struct {
 	Cgroup   uint64
 	Owner    uint64
 	Ucontext uint64
+	ProbedNs uint64
 	Device   uint32
 	What     uint32
 	Chosen   uint8
-	Ready    uint8
-	Pad      [6]uint8
+	Pad      [7]uint8
 }
 
 type DatapathLatency struct {
@@ -171,7 +175,11 @@ type DatapathOutstanding struct {
 	CompletedNs uint64
 	InStep      uint8
 	Plain       uint8
-	Pad         [6]uint8
+	Ahead       uint8
+	Pad         [5]uint8
+	ReceivesNs  uint64
+	WaitingNs   uint64
+	WaitedNs    uint64
 }
 
 type DatapathOwnerEntries struct {
@@ -231,7 +239,20 @@ type DatapathQueue struct {
 	SinceNs     uint64
 	PostedNs    uint64
 	CompletedNs uint64
-	Ring        [128]struct {
+	Receives    struct {
+		_         structs.HostLayout
+		SinceNs   uint64
+		FilledNs  uint64
+		WaitingNs uint64
+		BusyNs    uint64
+		PendingNs uint64
+		WaitedNs  uint64
+		Count     uint32
+		Emptied   uint8
+		Shared    uint8
+		Pad       [2]uint8
+	}
+	Ring [128]struct {
 		_         structs.HostLayout
 		WrId      uint64
 		Ns        uint64
@@ -250,30 +271,34 @@ type DatapathQueueKey struct {
 type DatapathThread struct {
 	_    structs.HostLayout
 	Send struct {
-		_       structs.HostLayout
-		Sp      uint64
-		Object  uint64
-		List    uint64
-		Bad     uint64
-		EntryNs uint64
-		Key     DatapathContextKey
-		Qpn     uint32
-		Chosen  uint8
-		Unread  uint8
-		Pad     uint16
+		_        structs.HostLayout
+		Sp       uint64
+		Object   uint64
+		List     uint64
+		Bad      uint64
+		EntryNs  uint64
+		Key      DatapathContextKey
+		Qpn      uint32
+		Chosen   uint8
+		Unread   uint8
+		Pad      uint16
+		Receives uint32
+		Pad2     uint32
 	}
 	Receive struct {
-		_       structs.HostLayout
-		Sp      uint64
-		Object  uint64
-		List    uint64
-		Bad     uint64
-		EntryNs uint64
-		Key     DatapathContextKey
-		Qpn     uint32
-		Chosen  uint8
-		Unread  uint8
-		Pad     uint16
+		_        structs.HostLayout
+		Sp       uint64
+		Object   uint64
+		List     uint64
+		Bad      uint64
+		EntryNs  uint64
+		Key      DatapathContextKey
+		Qpn      uint32
+		Chosen   uint8
+		Unread   uint8
+		Pad      uint16
+		Receives uint32
+		Pad2     uint32
 	}
 	Tally struct {
 		_      structs.HostLayout
@@ -391,6 +416,7 @@ const (
 	DatapathProgWrSetSge             = "wr_set_sge"
 	DatapathProgWrSetSgeList         = "wr_set_sge_list"
 	DatapathProgWrStart              = "wr_start"
+	DatapathVarAheadNs               = "ahead_ns"
 	DatapathVarCgroupSubsys          = "cgroup_subsys"
 	DatapathVarChooseAll             = "choose_all"
 	DatapathVarCrowded               = "crowded"
@@ -519,6 +545,7 @@ type DatapathMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathVariableSpecs struct {
+	AheadNs           *ebpf.VariableSpec `ebpf:"ahead_ns"`
 	CgroupSubsys      *ebpf.VariableSpec `ebpf:"cgroup_subsys"`
 	ChooseAll         *ebpf.VariableSpec `ebpf:"choose_all"`
 	Crowded           *ebpf.VariableSpec `ebpf:"crowded"`
@@ -609,6 +636,7 @@ func (m *DatapathMaps) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathVariables struct {
+	AheadNs           *ebpf.Variable `ebpf:"ahead_ns"`
 	CgroupSubsys      *ebpf.Variable `ebpf:"cgroup_subsys"`
 	ChooseAll         *ebpf.Variable `ebpf:"choose_all"`
 	Crowded           *ebpf.Variable `ebpf:"crowded"`

@@ -29,6 +29,10 @@ type Peer struct {
 	// StalledSeconds is how long the queue pair had outstanding work requests and no completion. It is absent if the
 	// queue pair is not stalled or its state is unknown.
 	StalledSeconds float64 `json:"stalled_seconds,omitempty"`
+	// ReceiveWaitSeconds is the total of the ended waits for receives, OldestReceiveSeconds the present wait. They are
+	// absent if 0 or unknown.
+	ReceiveWaitSeconds   float64 `json:"receive_wait_seconds,omitempty"`
+	OldestReceiveSeconds float64 `json:"oldest_receive_seconds,omitempty"`
 }
 
 // peersAnswer answers with the connected queue pairs of the node, of one workload (?workload=), on one HCA (?device=),
@@ -55,6 +59,7 @@ func peers(shares []attribution.PeerShare, workload, device string, stalled bool
 		out = append(out, Peer{
 			Owner: s.Owner, Device: s.Device, Port: s.Port, QPN: s.QPN, Type: s.Type, State: s.State,
 			RemoteGID: s.RemoteGID, RemoteQPN: s.RemoteQPN, RemoteLID: s.RemoteLID, StalledSeconds: s.StalledFor.Seconds(),
+			ReceiveWaitSeconds: s.ReceiveWait.Seconds(), OldestReceiveSeconds: s.OldestReceive.Seconds(),
 		})
 	}
 	slices.SortFunc(out, func(x, y Peer) int {

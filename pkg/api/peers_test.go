@@ -31,6 +31,8 @@ func somePeers() ([]attribution.PeerShare, error) {
 		{Cgroup: 8, Device: "mlx5_0", QPN: 20, Type: "RC", State: "ERR", RemoteQPN: 6},
 	}, []model.StalledQueuePair{
 		{Device: "mlx5_0", QPN: 19, For: 12500 * time.Millisecond}, {Device: "mlx5_1", QPN: 19, For: time.Minute},
+	}, []model.QueuePairWait{
+		{Device: "mlx5_0", QPN: 17, Waited: 2500 * time.Millisecond, Waiting: time.Second}, {Device: "mlx5_1", QPN: 17, Waited: time.Minute},
 	}, identitytest.Table(map[model.CgroupID]identitytest.Entity{
 		7: {Workload: "ml/train-0/worker", Namespace: "ml", Pod: "train-0", Container: "worker", ContainerID: "c1"},
 		9: {Workload: "docker:x&y", ContainerID: "c2"},
@@ -47,7 +49,7 @@ func TestPeers(t *testing.T) {
 		pod = `{"workload":"ml/train-0/worker","namespace":"ml","pod":"train-0","container":"worker","container_id":"c1",` +
 			`"device":"mlx5_0",`
 		first = pod + `"port":2,"qpn":17,"type":"RC","state":"RTS","remote_gid":"::ffff:10.70.0.1",` +
-			`"remote_qpn":16777215,"remote_lid":0}`
+			`"remote_qpn":16777215,"remote_lid":0,"receive_wait_seconds":2.5,"oldest_receive_seconds":1}`
 		second = pod + `"port":1,"qpn":19,"type":"RC","state":"RTS","remote_gid":"","remote_qpn":5,"remote_lid":0,` +
 			`"stalled_seconds":12.5}`
 	)

@@ -18,6 +18,7 @@ type CounterShares struct {
 	Completions      []Share[model.CompletionKey, model.FineHistogram]
 	Late             []Share[model.DeviceKey, model.Count]
 	Unread           []Share[model.DeviceKey, model.Count]
+	ReceiveWaits     []Share[model.DeviceKey, model.WaitTime]
 	Spent            []Share[model.SpentKey, model.CPUTime]
 	DriverCalls      []Share[model.DriverCallKey, model.Histogram]
 	Faults           []Share[model.FaultKey, model.Count] // see FaultShares
@@ -57,6 +58,8 @@ func newCounters() []counter {
 			func(a a) *[]Share[model.DeviceKey, model.Count] { return &a.Late }),
 		count(func(s s) []model.Series[model.DeviceKey, model.Count] { return s.Unread },
 			func(a a) *[]Share[model.DeviceKey, model.Count] { return &a.Unread }),
+		count(func(s s) []model.Series[model.DeviceKey, model.WaitTime] { return s.ReceiveWaits },
+			func(a a) *[]Share[model.DeviceKey, model.WaitTime] { return &a.ReceiveWaits }),
 		count(func(s s) []model.Series[model.SpentKey, model.CPUTime] { return s.Spent },
 			func(a a) *[]Share[model.SpentKey, model.CPUTime] { return &a.Spent }),
 		count(func(s s) []model.Series[model.AllocationKey, model.Allocations] { return s.FailedAllocations },

@@ -54,6 +54,9 @@ func TestDataPathShares(t *testing.T) {
 		Unread: []model.Series[model.DeviceKey, model.Count]{
 			{Cgroup: 11, Key: model.DeviceKey{Device: "d"}, Value: 4}, {Cgroup: 12, Key: model.DeviceKey{Device: "d"}, Value: 8},
 		},
+		ReceiveWaits: []model.Series[model.DeviceKey, model.WaitTime]{
+			{Cgroup: 11, Key: model.DeviceKey{Device: "d"}, Value: 16}, {Cgroup: 12, Key: model.DeviceKey{Device: "d"}, Value: 32, Resting: true},
+		},
 		Completions: []model.Series[model.CompletionKey, model.FineHistogram]{
 			completion(11, fast(1), false),
 			completion(12, fast(2), true),
@@ -76,6 +79,9 @@ func TestDataPathShares(t *testing.T) {
 			},
 			Late:   []Share[model.DeviceKey, model.Count]{{Owner: 1, Key: model.DeviceKey{Device: "d"}, Value: 3}},
 			Unread: []Share[model.DeviceKey, model.Count]{{Owner: 1, Key: model.DeviceKey{Device: "d"}, Value: 12}},
+			ReceiveWaits: []Share[model.DeviceKey, model.WaitTime]{
+				{Owner: 1, Key: model.DeviceKey{Device: "d"}, Value: 48, Resting: true},
+			},
 			Completions: []Share[model.CompletionKey, model.FineHistogram]{
 				{Owner: 1, Key: model.CompletionKey{Device: "d", Opcode: "write"}, Value: fast(3), Resting: true},
 			},
@@ -88,6 +94,7 @@ func TestDataPathShares(t *testing.T) {
 		"completions":       {want.Completions, got.Completions},
 		"late contexts":     {want.Late, got.Late},
 		"unread":            {want.Unread, got.Unread},
+		"receive waits":     {want.ReceiveWaits, got.ReceiveWaits},
 		"budgets":           {want.Budgets, got.Budgets},
 	} {
 		if d := cmp.Diff(pair[0], pair[1]); d != "" {

@@ -55,6 +55,15 @@ func TestOutstanding(t *testing.T) {
 			},
 			want: []OutstandingShare{{Owner: 1, Device: "d", Oldest: time.Minute, Stalled: 2, Gaps: late}},
 		},
+		"waits for receives": {
+			facts: []model.Outstanding{
+				{Cgroup: 11, Device: "d", OldestReceive: time.Second, ReceiveGaps: late},
+				{Cgroup: 12, Device: "d", OldestReceive: 2 * time.Second, ReceiveGaps: []model.Gap{model.GapPreposted, model.GapLate}},
+			},
+			want: []OutstandingShare{{
+				Owner: 1, Device: "d", OldestReceive: 2 * time.Second, ReceiveGaps: []model.Gap{model.GapLate, model.GapPreposted},
+			}},
+		},
 		"gaps of two cgroups": {
 			facts: []model.Outstanding{
 				{Cgroup: 11, Device: "d", Gaps: []model.Gap{model.GapUnmatched}},

@@ -27,10 +27,15 @@ type PeerShare struct {
 	// StalledFor is how long the queue pair has had outstanding work requests and no completion, 0 if it is not
 	// stalled, or if unknown.
 	StalledFor time.Duration
+	// ReceiveWait is how long the queue pair has waited for receives, without its present wait. OldestReceive is the present
+	// wait. Both are 0 if unknown.
+	ReceiveWait, OldestReceive time.Duration
 }
 
-// Peers adds owners and stalls to queue pairs.
-func Peers(peers []model.Peer, stalled []model.StalledQueuePair, owners *identity.Table) []PeerShare {
+// Peers adds owners, stalls and waits to queue pairs.
+func Peers(
+	peers []model.Peer, stalled []model.StalledQueuePair, waits []model.QueuePairWait, owners *identity.Table,
+) []PeerShare {
 	type number struct {
 		device string
 		qpn    uint32
@@ -39,9 +44,14 @@ func Peers(peers []model.Peer, stalled []model.StalledQueuePair, owners *identit
 	for _, q := range stalled {
 		stalledFor[number{q.Device, q.QPN}] = q.For
 	}
+	waited := make(map[number]model.QueuePairWait, len(waits))
+	for _, w := range waits {
+		waited[number{w.Device, w.QPN}] = w
+	}
 	shares := make([]PeerShare, len(peers))
 	for i, p := range peers {
-		shares[i] = PeerShare{owners.OwnerOf(p.Cgroup), p, stalledFor[number{p.Device, p.QPN}]}
+		at := number{p.Device, p.QPN}
+		shares[i] = PeerShare{owners.OwnerOf(p.Cgroup), p, stalledFor[at], waited[at].Waited, waited[at].Waiting}
 	}
 	return shares
 }

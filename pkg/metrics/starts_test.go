@@ -55,6 +55,7 @@ func startedFacts(first bool) model.Snapshot {
 	s.Completions = oneRow(model.CompletionKey{Device: "mlx5_0", Opcode: "send"}, fine)
 	s.Late = oneRow(model.DeviceKey{Device: "mlx5_0"}, model.Count(1))
 	s.Unread = oneRow(model.DeviceKey{Device: "mlx5_0"}, model.Count(1))
+	s.ReceiveWaits = oneRow(model.DeviceKey{Device: "mlx5_0"}, model.WaitTime(1e9))
 	s.Budgets = []model.Budget{{Cgroup: 101}}
 	s.Spent = oneRow(model.SpentKey{}, model.CPUTime(1e9))
 	s.DeviceOpens = oneRow(model.OpenKey{Device: "/dev/nvidia0", Class: model.ClassNVIDIA}, model.Opens{Allowed: 1, Denied: 1})
@@ -70,7 +71,7 @@ func startedFacts(first bool) model.Snapshot {
 		s.Late, s.Unread, s.Spent, s.DeviceOpens = s.Late[:0], s.Unread[:0], s.Spent[:0], s.DeviceOpens[:0]
 		s.FailedAllocations, s.Faults, s.FaultTotals = s.FailedAllocations[:0], s.Faults[:0], s.FaultTotals[:0]
 		s.DriverCalls, s.OwnerLosses, s.Objects = s.DriverCalls[:0], s.OwnerLosses[:0], s.Objects[:0]
-		s.Collectives = s.Collectives[:0]
+		s.Collectives, s.ReceiveWaits = s.Collectives[:0], s.ReceiveWaits[:0]
 		return s
 	}
 	for _, c := range []string{"port_xmit_data", "port_rcv_data"} {

@@ -31,6 +31,8 @@ var trafficNotes = []string{
 		"(`IBV_SEND_SIGNALED`, `sq_sig_all`). Receives, requests without a later signaled request, and queue pairs in the " +
 		"error state do not count. A queue pair is stalled if `--rdma.stall-after` has passed since its last completion or " +
 		"since it had no outstanding request. See [when both are absent](../docs/limits.md#stalled-queue-pairs).",
+	"`container_rdma_receive_wait_seconds_total`, `container_rdma_oldest_receive_seconds`: [waits for " +
+		"receives](../docs/limits.md#waits-for-receives).",
 }
 
 func trafficMetrics() []metric {

@@ -66,6 +66,10 @@ func trafficRefresh() *engine.Refresh {
 				},
 				Late:   []attribution.Share[model.DeviceKey, model.Count]{{Owner: 2, Key: model.DeviceKey{Device: "mlx5_0"}, Value: 1}},
 				Unread: []attribution.Share[model.DeviceKey, model.Count]{{Owner: 3, Key: model.DeviceKey{Device: "mlx5_0"}, Value: 21}},
+				ReceiveWaits: []attribution.Share[model.DeviceKey, model.WaitTime]{
+					{Owner: 2, Key: model.DeviceKey{Device: "mlx5_0"}, Value: 7500e6},
+					{Owner: 3, Key: model.DeviceKey{Device: "mlx5_0"}, Value: 404e9, Resting: true},
+				},
 				Completions: []attribution.Share[model.CompletionKey, model.FineHistogram]{
 					{Owner: 2, Key: model.CompletionKey{Device: "mlx5_0", Opcode: "write"}, Value: write},
 					{Owner: 3, Key: model.CompletionKey{Device: "mlx5_0", Opcode: "send"}, Value: write, Resting: true},
@@ -84,9 +88,15 @@ func trafficRefresh() *engine.Refresh {
 				{Owner: 1, Device: "mlx5_1", Bytes: 404, Unlimited: true},
 			},
 			Outstanding: []attribution.OutstandingShare{
-				{Owner: 2, Device: "mlx5_0", Oldest: 12500 * time.Millisecond, Stalled: 3},
+				{
+					Owner: 2, Device: "mlx5_0", Oldest: 12500 * time.Millisecond, Stalled: 3,
+					OldestReceive: 31500 * time.Millisecond, ReceiveGaps: []model.Gap{model.GapPreposted},
+				},
 				{Owner: 3, Device: "mlx5_0"},
-				{Owner: 3, Device: "mlx5_1", Gaps: []model.Gap{model.GapLate, model.GapUnmatched}},
+				{
+					Owner: 3, Device: "mlx5_1", Gaps: []model.Gap{model.GapLate, model.GapUnmatched},
+					ReceiveGaps: []model.Gap{model.GapLate},
+				},
 			},
 			Budgets: []attribution.BudgetShare{
 				{Owner: 2, SpentRatio: 0.04, Spent: 15e8},

@@ -15,6 +15,11 @@ type Outstanding struct {
 	Stalled uint64
 	// Gaps are why queue pairs of the cgroup are not included, sorted. With gaps, Oldest and Stalled are lower bounds.
 	Gaps []Gap
+	// OldestReceive is the longest time for which a posted receive has been the oldest incomplete work request of a queue
+	// pair, or 0.
+	OldestReceive time.Duration
+	// ReceiveGaps are why OldestReceive lacks queue pairs, sorted.
+	ReceiveGaps []Gap
 }
 
 // Gaps of outstanding work requests only, in addition to GapLate and GapSurvey.
@@ -25,6 +30,9 @@ const (
 	GapUnpolled Gap = "unpolled"
 )
 
+// GapPreposted is a gap of receives only: the receives of a queue pair are posted ahead of their use.
+const GapPreposted Gap = "preposted"
+
 // StalledQueuePair is a queue pair with outstanding work requests and no completion for a while.
 type StalledQueuePair struct {
 	Cgroup CgroupID
@@ -32,4 +40,13 @@ type StalledQueuePair struct {
 	QPN    uint32
 	// For is the time since the last completion, or since the oldest work request was posted if that is later.
 	For time.Duration
+}
+
+// QueuePairWait is how long a queue pair has waited for receives.
+type QueuePairWait struct {
+	Cgroup CgroupID
+	Device string
+	QPN    uint32
+	// Waited is the total of the waits that ended. Waiting is the present wait, or 0.
+	Waited, Waiting time.Duration
 }

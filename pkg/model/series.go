@@ -83,6 +83,18 @@ func (t *CPUTime) Subtract(v *CPUTime) { *t -= *v }
 // Fell reports whether the time is shorter than last.
 func (t *CPUTime) Fell(last *CPUTime) bool { return *t < *last }
 
+// WaitTime is a time in nanoseconds in which something waited.
+type WaitTime uint64
+
+// Add adds v.
+func (t *WaitTime) Add(v *WaitTime) { *t += *v }
+
+// Subtract subtracts v.
+func (t *WaitTime) Subtract(v *WaitTime) { *t -= *v }
+
+// Fell reports whether the time is shorter than last.
+func (t *WaitTime) Fell(last *WaitTime) bool { return *t < *last }
+
 // Opens counts the opens of a device node, and the opens that the device cgroup denied.
 type Opens struct{ Allowed, Denied uint64 }
 

@@ -50,6 +50,7 @@ type Snapshot struct {
 	Completions      []Series[CompletionKey, FineHistogram]
 	Late             []Series[DeviceKey, Count]
 	Unread           []Series[DeviceKey, Count]
+	ReceiveWaits     []Series[DeviceKey, WaitTime]
 	Coverage         []Coverage
 	Surveys          []Survey
 	Budgets          []Budget
@@ -58,6 +59,8 @@ type Snapshot struct {
 	// Outstanding are the work requests that wait for a completion, Stalled the queue pairs that have waited for long.
 	Outstanding []Outstanding
 	Stalled     []StalledQueuePair
+	// QueuePairWaits are the queue pairs that wait or have waited for receives, whose total by HCA is in ReceiveWaits.
+	QueuePairWaits []QueuePairWait
 
 	// Cgroups are the cgroups of this snapshot with a known path. Other cgroups are unattributed.
 	Cgroups []Cgroup
@@ -166,6 +169,7 @@ var lists = []factList{
 	series(func(s *Snapshot) *[]Series[CompletionKey, FineHistogram] { return &s.Completions }),
 	series(func(s *Snapshot) *[]Series[DeviceKey, Count] { return &s.Late }),
 	series(func(s *Snapshot) *[]Series[DeviceKey, Count] { return &s.Unread }),
+	series(func(s *Snapshot) *[]Series[DeviceKey, WaitTime] { return &s.ReceiveWaits }),
 	byCgroup(func(s *Snapshot) *[]Coverage { return &s.Coverage }, func(f *Coverage) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Survey { return &s.Surveys }, func(f *Survey) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Budget { return &s.Budgets }, func(f *Budget) CgroupID { return f.Cgroup }),
@@ -173,6 +177,7 @@ var lists = []factList{
 	list(func(s *Snapshot) *[]VF { return &s.VFs }),
 	byCgroup(func(s *Snapshot) *[]Outstanding { return &s.Outstanding }, func(f *Outstanding) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]StalledQueuePair { return &s.Stalled }, func(f *StalledQueuePair) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]QueuePairWait { return &s.QueuePairWaits }, func(f *QueuePairWait) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Usage { return &s.Usages }, func(f *Usage) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Namespace { return &s.Namespaces }, func(f *Namespace) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]GPUProcess { return &s.GPUProcesses }, func(f *GPUProcess) CgroupID { return f.Cgroup }),

@@ -33,6 +33,7 @@ type contextCounts struct {
 	hits      [groups]uint64 // the last value
 	called    uint64         // CLOCK_MONOTONIC in nanoseconds when hits were seen to rise; 0: never
 	unread    uint64         // the last value
+	waited    uint64         // the last value
 	durations [gen.DatapathCompletedCOMPLETED]*gen.DatapathLatency
 }
 
@@ -95,6 +96,9 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, at
 		s.add(i, increase(&c.last[i], n), w)
 	}
 	s.unread += increase(&c.unread, stat.Unread)
+	if waited := increase(&c.waited, stat.WaitedNs); s.resting == [groups]int{} {
+		s.waited += waited
+	}
 }
 
 // addLatency adds the durations of a context after add. While polls are limited, durations are dropped: a survey has few.

@@ -82,11 +82,11 @@ func (k *kernel) insert(e event, chosen bool) (number uint32, err error) {
 	return number, err
 }
 
-// mark sets whether a context is counted and whether its functions are probed. A program does it, because other programs may count
-// meanwhile.
-func (k *kernel) mark(key gen.DatapathContextKey, chosen, ready bool) error {
+// mark sets whether a context is counted and since when its functions are probed (CLOCK_MONOTONIC, ns), 0 if they are not. A program does
+// it, because other programs may count meanwhile.
+func (k *kernel) mark(key gen.DatapathContextKey, chosen bool, probed uint64) error {
 	return k.order(&gen.DatapathControlArgs{
-		Key: key, What: uint32(gen.DatapathOrderCONTROL_MARK), Chosen: toInt[uint8](chosen), Ready: toInt[uint8](ready),
+		Key: key, What: uint32(gen.DatapathOrderCONTROL_MARK), Chosen: toInt[uint8](chosen), ProbedNs: probed,
 	})
 }
 

@@ -505,7 +505,7 @@ func TestUnselectedContext(t *testing.T) {
 	path, sites := buildFake(t)
 	k := startKernel(t)
 	f := startFake(t, path)
-	if err := k.mark(f.key, true, true); err == nil {
+	if err := k.mark(f.key, true, 1); err == nil {
 		t.Error("a context was marked that is not there")
 	}
 	f.key = k.add(t, event{key: f.key}, false)
@@ -523,7 +523,7 @@ func TestUnselectedContext(t *testing.T) {
 	if d.Received != 0 || d.Errors[12] != 0 || d.Hits[posts] != 4+2+1+1 || d.Hits[polls] != 21 || d.SpentNs[posts] < 8*entryNS {
 		t.Errorf("%+v", d)
 	}
-	if err := k.mark(f.key, true, true); err != nil {
+	if err := k.mark(f.key, true, 1); err != nil {
 		t.Fatal(err)
 	}
 	if d := do(); d.Posted[opWrite] != 4+1 || d.Received != 5 || last.Chosen != 1 || last.Ready != 1 {
@@ -784,7 +784,7 @@ func BenchmarkHit(b *testing.B) {
 	k := startKernel(b)
 	f := startFake(b, path)
 	report := func(what string) {
-		for _, call := range []string{"idle", "posts", "idle-ex", "received-ex"} {
+		for _, call := range []string{"idle", "posts", "receives", "idle-ex", "received-ex"} {
 			var ns float64
 			if _, err := fmt.Sscan(f.do(call, 100000), &ns); err != nil {
 				b.Fatal(err)
@@ -797,7 +797,7 @@ func BenchmarkHit(b *testing.B) {
 	report("foreign")
 	f.key = k.add(b, event{key: f.key}, false)
 	report("unchosen")
-	if err := k.mark(f.key, true, true); err != nil {
+	if err := k.mark(f.key, true, 1); err != nil {
 		b.Fatal(err)
 	}
 	report("counted")

@@ -191,7 +191,8 @@ func (o *kernelObjects) checkClosed(k *kernel, key gen.DatapathContextKey, numbe
 
 // States of queue pairs, enum ib_qp_state.
 const (
-	qpInit = 1 + iota
+	qpReset = iota
+	qpInit
 	qpReadyToReceive
 	qpReadyToSend
 )

@@ -59,6 +59,7 @@ func (m *meter) fill(snap *model.Snapshot) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	snap.Hooks, snap.Outstanding, snap.Stalled = m.hooks, []model.Outstanding{}, []model.StalledQueuePair{}
+	snap.QueuePairWaits = []model.QueuePairWait{}
 	err := errors.Join(m.failed, m.unprobed)
 	if m.kernel != nil {
 		err = errors.Join(err, m.drain(nil), m.fillOutstanding(snap), m.kernel.object.Owners.Settle(m.forgotten), m.kernel.maps.fill(snap))

@@ -41,6 +41,17 @@ func (c *openContext) gapOf(o *gen.DatapathOutstanding) model.Gap {
 	return ""
 }
 
+// receiveGapOf returns why the waits of a queue pair for receives are unknown, empty if they are known.
+func (c *openContext) receiveGapOf(o *gen.DatapathOutstanding) model.Gap {
+	switch {
+	case c.since == 0 || o.ReceivesNs < c.since:
+		return cmp.Or(c.gap, model.GapLate)
+	case o.Ahead != 0:
+		return model.GapPreposted
+	}
+	return ""
+}
+
 // fillOutstanding adds the outstanding work requests of the contexts that drain found. The caller holds mu.
 func (m *meter) fillOutstanding(snap *model.Snapshot) error {
 	rows := map[seriesKey]*model.Outstanding{}
@@ -51,32 +62,22 @@ func (m *meter) fillOutstanding(snap *model.Snapshot) error {
 			rows[c.series] = row
 		}
 		row.Gaps = addGap(row.Gaps, c.gap)
+		row.ReceiveGaps = addGap(row.ReceiveGaps, c.gap)
 	}
 	if m.kernel.refused[gen.DatapathProgListOutstanding] != nil {
 		for _, row := range rows {
 			row.Gaps = addGap(row.Gaps, model.GapRefused)
+			row.ReceiveGaps = addGap(row.ReceiveGaps, model.GapRefused)
 		}
-		snap.Stalled = nil
+		snap.Stalled, snap.QueuePairWaits = nil, nil
 		snap.Outstanding = appendNamed(snap.Outstanding, rows)
 		return nil
 	}
 	now := monotonic()
 	err := m.kernel.outstanding(func(o *gen.DatapathOutstanding) {
-		c, ok := m.open[gen.DatapathContextKey{Context: o.Key.Context, Tgid: o.Key.Tgid}]
-		if !ok {
-			return
-		}
-		row := rows[c.series]
-		gap := c.gapOf(o)
-		row.Gaps = addGap(row.Gaps, gap)
-		if gap != "" || o.OldestNs == 0 {
-			return
-		}
-		row.Oldest = max(row.Oldest, age(now, o.OldestNs))
-		if silent := age(now, max(o.OldestNs, o.CompletedNs)); silent >= m.opts.StallAfter {
-			row.Stalled++
-			snap.Stalled = append(snap.Stalled,
-				model.StalledQueuePair{Cgroup: row.Cgroup, Device: row.Device, QPN: o.Key.Qpn, For: silent})
+		if c, ok := m.open[gen.DatapathContextKey{Context: o.Key.Context, Tgid: o.Key.Tgid}]; ok {
+			m.addSends(snap, rows[c.series], &c, o, now)
+			addReceives(snap, rows[c.series], &c, o, now)
 		}
 	})
 	if err != nil {
@@ -86,11 +87,46 @@ func (m *meter) fillOutstanding(snap *model.Snapshot) error {
 	return nil
 }
 
+// addSends adds the outstanding sends of a queue pair to the row of its context.
+func (m *meter) addSends(snap *model.Snapshot, row *model.Outstanding, c *openContext, o *gen.DatapathOutstanding, now uint64) {
+	gap := c.gapOf(o)
+	row.Gaps = addGap(row.Gaps, gap)
+	if gap != "" || o.OldestNs == 0 {
+		return
+	}
+	row.Oldest = max(row.Oldest, age(now, o.OldestNs))
+	if silent := age(now, max(o.OldestNs, o.CompletedNs)); silent >= m.opts.StallAfter {
+		row.Stalled++
+		snap.Stalled = append(snap.Stalled,
+			model.StalledQueuePair{Cgroup: row.Cgroup, Device: row.Device, QPN: o.Key.Qpn, For: silent})
+	}
+}
+
+// addReceives adds the waits for receives of a queue pair.
+func addReceives(snap *model.Snapshot, row *model.Outstanding, c *openContext, o *gen.DatapathOutstanding, now uint64) {
+	gap := c.receiveGapOf(o)
+	row.ReceiveGaps = addGap(row.ReceiveGaps, gap)
+	if gap != "" {
+		return
+	}
+	var waiting time.Duration
+	if o.WaitingNs != 0 {
+		waiting = age(now, o.WaitingNs)
+	}
+	row.OldestReceive = max(row.OldestReceive, waiting)
+	if waited := time.Duration(o.WaitedNs); waited+waiting > 0 {
+		snap.QueuePairWaits = append(snap.QueuePairWaits, model.QueuePairWait{
+			Cgroup: row.Cgroup, Device: row.Device, QPN: o.Key.Qpn, Waited: waited, Waiting: waiting,
+		})
+	}
+}
+
 // appendNamed appends the rows of devices with a name.
 func appendNamed(out []model.Outstanding, rows map[seriesKey]*model.Outstanding) []model.Outstanding {
 	for _, id := range slices.SortedFunc(maps.Keys(rows), compareSeries) {
 		if row := rows[id]; row.Device != "" {
 			slices.Sort(row.Gaps)
+			slices.Sort(row.ReceiveGaps)
 			out = append(out, *row)
 		}
 	}

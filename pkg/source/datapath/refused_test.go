@@ -22,7 +22,7 @@ func TestRefusedParts(t *testing.T) {
 	defer hook.Hold()()
 	path, sites := buildFake(t)
 	r := bpf.Refusal{
-		Hooks: slices.Concat(kernelHooks, programHooks), Provides: map[string][]string{"datapath_outstanding": {"Stalled"}},
+		Hooks: slices.Concat(kernelHooks, programHooks), Provides: map[string][]string{"datapath_outstanding": {"Stalled", "QueuePairWaits"}},
 		Loads: []func() (*ebpf.CollectionSpec, error){gen.LoadDatapath},
 	}
 	inKernel := kernelHooks

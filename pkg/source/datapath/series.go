@@ -29,6 +29,7 @@ type series struct {
 	durations [gen.DatapathCompletedCOMPLETED]*durations
 	late      uint64                // contexts whose first operations are not counted
 	unread    uint64                // completions with unknown bytes
+	waited    uint64                // for receives, in nanoseconds
 	contexts  int                   // existing contexts
 	resting   [groups]int           // contexts whose calls are counted in surveys only
 	files     map[locate.FileID]int // contexts of each file
@@ -121,6 +122,7 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string, survey
 	snap.Completions = []model.Series[model.CompletionKey, model.FineHistogram]{}
 	snap.Late = []model.Series[model.DeviceKey, model.Count]{}
 	snap.Unread = []model.Series[model.DeviceKey, model.Count]{}
+	snap.ReceiveWaits = []model.Series[model.DeviceKey, model.WaitTime]{}
 	snap.Surveys = []model.Survey{}
 	for _, id := range slices.SortedFunc(maps.Keys(f.series), compareSeries) {
 		s, device := f.series[id], deviceName(id.device)
@@ -134,6 +136,9 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string, survey
 		})
 		snap.Unread = append(snap.Unread, model.Series[model.DeviceKey, model.Count]{
 			Cgroup: id.cgroup, Key: model.DeviceKey{Device: device}, Value: model.Count(s.unread),
+		})
+		snap.ReceiveWaits = append(snap.ReceiveWaits, model.Series[model.DeviceKey, model.WaitTime]{
+			Cgroup: id.cgroup, Key: model.DeviceKey{Device: device}, Value: model.WaitTime(s.waited), Resting: s.resting != [groups]int{},
 		})
 	}
 	f.spending.fill(snap)

@@ -96,7 +96,8 @@ func TestOutstandingRefused(t *testing.T) {
 	s.loop.events <- e
 	eventually(t, "never traced", func() bool {
 		row, stalled := s.row(t)
-		return slices.Equal(row.Gaps, []model.Gap{model.GapRefused}) && row.Oldest == 0 && stalled == nil
+		refused := []model.Gap{model.GapRefused}
+		return slices.Equal(row.Gaps, refused) && slices.Equal(row.ReceiveGaps, refused) && row.Oldest == 0 && stalled == nil
 	})
 }
 

@@ -183,7 +183,7 @@ func (t *tracker) markFound(all bool) {
 			p.probed = f.probedSince(int(key.Tgid), c.sites)
 		}
 		// What is not probed is late as soon as it is ready to send.
-		if err := t.prober.kernel.mark(key, p.chosen, p.probed != 0); errors.Is(err, model.ErrAbsent) { // closed meanwhile
+		if err := t.prober.kernel.mark(key, p.chosen, p.probed); errors.Is(err, model.ErrAbsent) { // closed meanwhile
 			t.meter.removeContext(key)
 			continue
 		} else if err != nil {

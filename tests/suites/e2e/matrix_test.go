@@ -58,6 +58,7 @@ var features = []feature{
 		"datapath two sensors", "datapath aborted connection", "datapath exclusive",
 	}, unsupported},
 	{"stalled queue pairs", []string{"datapath stalled"}, unsupported},
+	{"waits for receives", []string{"receive waits"}, unsupported},
 	{"[coverage](rdma-bytes.md#coverage) and its reasons", []string{
 		"datapath unsupported", "datapath coverage", "datapath coverage of tools", "datapath coverage by ports", "datapath coverage of DEVX",
 	}, nil},

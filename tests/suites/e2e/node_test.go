@@ -156,6 +156,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath stalled", node.stalled, "6.1 6.12/preempt", node.traces},
 	{"datapath held", node.held, "6.12 6.1/debug", node.uprobes},
 	{"datapath many mappings", node.manyMappings, "6.12 6.1/debug", node.uprobes},
+	{"receive waits", node.receiveWaits, "6.12 6.12/preempt", node.traces},
 	{"uprobes", node.gate, "5.10 6.12 6.1/debug", node.plain},
 	{"gpu memory", node.gpuMemory, "5.10 6.1/debug", node.plain},
 	{"collectives", node.collectives, "6.1/debug", node.plain},

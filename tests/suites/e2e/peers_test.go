@@ -31,7 +31,9 @@ type peer struct {
 	RemoteQPN   uint32 `json:"remote_qpn"`
 	RemoteLID   uint32 `json:"remote_lid"`
 
-	StalledSeconds float64 `json:"stalled_seconds"`
+	StalledSeconds       float64 `json:"stalled_seconds"`
+	ReceiveWaitSeconds   float64 `json:"receive_wait_seconds"`
+	OldestReceiveSeconds float64 `json:"oldest_receive_seconds"`
 }
 
 func (s *sensor) listPeers(t *testing.T, query string) ([]peer, error) {

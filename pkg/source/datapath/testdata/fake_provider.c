@@ -340,6 +340,47 @@ static void poll_ex(struct cq *cq, int reads)
 	ibv_end_poll(&cq->ex);
 }
 
+static void post_receives(struct qp *qp, int n)
+{
+	struct ibv_recv_wr wr = {}, *bad;
+
+	while (n--)
+		ibv_post_recv(&qp->ex.qp_base, &wr, &bad);
+}
+
+/* A receive completes and is polled, with ibv_start_poll if it is to be read. */
+static void received(struct qp *qp, enum ibv_wc_opcode opcode, int reads)
+{
+	struct ibv_wc wc;
+
+	complete(qp->cq, (struct ibv_wc){.opcode = opcode, .byte_len = 10, .qp_num = 17});
+	if (reads)
+		poll_ex(qp->cq, reads);
+	else
+		ibv_poll_cq(&qp->cq->cq, 1, &wc);
+}
+
+static long now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* A receive that completes so many microseconds later. Prints the least and the longest time that the wait can have taken. */
+static void await(struct qp *qp, int us, enum ibv_wc_opcode opcode, int reads)
+{
+	long before = now_ns(), posted, polled;
+
+	post_receives(qp, 1);
+	posted = now_ns();
+	usleep(us);
+	polled = now_ns();
+	received(qp, opcode, reads);
+	printf("%ld %ld ", polled - posted, now_ns() - before);
+}
+
 /* A signaled write, polled so many microseconds later. */
 static void timed_ex(struct qp *qp, uint64_t id, int us, int reads)
 {
@@ -482,6 +523,19 @@ static void obey(char *what, struct qp *qp, struct qp *ud, long n)
 		while (n--)
 			ibv_post_recv(&qp->ex.qp_base, &first, &bad);
 		refuse = -1;
+	} else if (!strcmp(what, "post-receives")) {
+		post_receives(qp, n);
+	} else if (!strcmp(what, "receive")) {
+		while (n--)
+			received(qp, IBV_WC_RECV, 0);
+	} else if (!strcmp(what, "receive-ex")) {
+		received(qp, IBV_WC_RECV, n);
+	} else if (!strcmp(what, "await")) {
+		await(qp, n, IBV_WC_RECV, 0);
+	} else if (!strcmp(what, "await-write")) {
+		await(qp, n, IBV_WC_RECV_RDMA_WITH_IMM, 0);
+	} else if (!strcmp(what, "await-ex")) {
+		await(qp, n, IBV_WC_RECV, 7);
 	} else if (!strcmp(what, "srq")) {
 		struct ibv_recv_wr last = {}, first = {.next = &last}, *bad;
 
@@ -726,6 +780,16 @@ static void obey(char *what, struct qp *qp, struct qp *ud, long n)
 		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
 		for (int i = 0; i < n; i++)
 			ibv_poll_cq(&qp->cq->cq, 8, wc);
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
+		printf("%.0f ", ((b.tv_sec - a.tv_sec) * 1e9 + b.tv_nsec - a.tv_nsec) / n);
+	} else if (!strcmp(what, "receives")) {
+		struct timespec a, b;
+
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
+		for (int i = 0; i < n; i++) {
+			post_receives(qp, 1);
+			received(qp, IBV_WC_RECV, 0);
+		}
 		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
 		printf("%.0f ", ((b.tv_sec - a.tv_sec) * 1e9 + b.tv_nsec - a.tv_nsec) / n);
 	} else if (!strcmp(what, "posts")) {

@@ -86,14 +86,14 @@ static inline struct ibv_ah_attr to_itself(union ibv_gid gid, int index)
 	};
 }
 
-// connect_qp brings a QP to RTS, connected to itself.
-static inline void connect_qp(struct ibv_qp *qp, union ibv_gid gid, int index)
+// connect_to brings a QP to RTS, connected to another one on the same port.
+static inline void connect_to(struct ibv_qp *qp, uint32_t peer, union ibv_gid gid, int index)
 {
 	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_READ};
 	struct ibv_qp_attr rtr = {
 		.qp_state = IBV_QPS_RTR,
 		.path_mtu = IBV_MTU_1024,
-		.dest_qp_num = qp->qp_num,
+		.dest_qp_num = peer,
 		.max_dest_rd_atomic = 1,
 		.min_rnr_timer = 12,
 		.ah_attr = to_itself(gid, index),
@@ -109,6 +109,12 @@ static inline void connect_qp(struct ibv_qp *qp, union ibv_gid gid, int index)
 	if (ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 			  IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC))
 		err(1, "modify_qp to RTS");
+}
+
+// connect_qp brings a QP to RTS, connected to itself.
+static inline void connect_qp(struct ibv_qp *qp, union ibv_gid gid, int index)
+{
+	connect_to(qp, qp->qp_num, gid, index);
 }
 
 static volatile sig_atomic_t ended;
