@@ -47,7 +47,7 @@ func TestLoops(t *testing.T) {
 	}
 }
 
-// fallsBack returns the index of an instruction without a jump that continues a loop with the next instruction; -1 if there is none. Like
+// fallsBack returns the index of an instruction without a jump that continues a loop with the next instruction, or -1. Like
 // check_cfg, it walks depth first, the next instruction before the target of a jump or call.
 func fallsBack(t *testing.T, all asm.Instructions) int {
 	t.Helper()
