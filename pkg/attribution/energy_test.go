@@ -287,7 +287,7 @@ func TestEnergy(t *testing.T) {
 	}
 }
 
-// TestEnergyOfInstances: two slices of three, of which the larger one works half of the time.
+// TestEnergyOfInstances: an instance with two slices and an instance with one.
 func TestEnergyOfInstances(t *testing.T) {
 	split := func() *gpuTime {
 		g := newGPUTime()

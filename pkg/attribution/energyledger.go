@@ -192,9 +192,9 @@ func (l *energyLedger) merge(m identity.Merge) {
 func (l *energyLedger) expire(ids map[identity.OwnerID]bool) {
 	for _, e := range l.gpus {
 		for id := range ids {
-			if _, used := e.users[id]; used {
+			if held, used := e.users[id]; used {
 				delete(e.users, id)
-				e.users[identity.Unattributed] = e.users[identity.Unattributed]
+				e.users[identity.Unattributed] = e.users[identity.Unattributed] || held
 			}
 			e.replace(id, func(a *energyAccount) bool {
 				e.unattributed += a.energy
