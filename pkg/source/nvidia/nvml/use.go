@@ -29,11 +29,12 @@ type useMeter struct {
 }
 
 // round ends a round at a time with an energy counter. It returns the time since the round before; 0 if it is unknown.
-func (m *useMeter) round(at time.Time, energy model.Optional, active bool) (took time.Duration) {
+// In a time over longest, the GPU may have been suspended.
+func (m *useMeter) round(at time.Time, energy model.Optional, active bool, longest time.Duration) (took time.Duration) {
 	if !m.at.IsZero() {
 		took = at.Sub(m.at)
 	}
-	if !active && took >= shortestIdle && energy.Known && m.energy.Known {
+	if !active && took >= shortestIdle && took < longest && energy.Known && m.energy.Known {
 		watts := (energy.Value - m.energy.Value) / took.Seconds()
 		if watts > 0 && (!m.idle.Known || watts < m.idle.Value) {
 			m.idle = model.Some(watts)
@@ -46,13 +47,14 @@ func (m *useMeter) round(at time.Time, energy model.Optional, active bool) (took
 // reportUse passes on the processes of the round and their activity, and updates the idle power.
 func (r *roundReader) reportUse() {
 	g := &r.draft.facts
-	took := r.use.round(r.valuesAt, g.Energy, r.active())
+	longest := blindAfter * r.o.Interval
+	took := r.use.round(r.valuesAt, g.Energy, r.active(), longest)
 	g.IdlePower = r.use.idle
 	if r.listed == nil {
 		return
 	}
 	l := wire.Listing{UUID: r.uuid, Split: r.mig.Load()}
-	l.Whole = took > 0 && took < blindAfter*r.o.Interval && (r.draft.processes != nil || l.Split)
+	l.Whole = took > 0 && took < longest && (r.draft.processes != nil || l.Split)
 	for _, p := range r.draft.processes {
 		u, ran := r.sampler.uses[p.PID]
 		l.Processes = append(l.Processes, wire.Use{

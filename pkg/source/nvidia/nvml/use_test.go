@@ -33,6 +33,7 @@ func TestUseMeter(t *testing.T) {
 		{5 * time.Second, -1, false, 5 * time.Second, model.Some(70)},
 		{5 * time.Second, 50, false, 5 * time.Second, model.Some(70)}, // over a longer time
 		{5 * time.Second, 0, false, 5 * time.Second, model.Some(70)},  // a counter that stands
+		{15 * time.Second, 60, false, 15 * time.Second, model.Some(70)},
 	} {
 		at = at.Add(c.after)
 		energy := model.Optional{}
@@ -40,7 +41,7 @@ func TestUseMeter(t *testing.T) {
 			joules += c.grown
 			energy = model.Some(joules)
 		}
-		if took := m.round(at, energy, c.active); took != c.took || m.idle != c.idle {
+		if took := m.round(at, energy, c.active, 15*time.Second); took != c.took || m.idle != c.idle {
 			t.Errorf("%d: %v, idle %v", i, took, m.idle)
 		}
 	}
