@@ -55,6 +55,8 @@ type Attribution struct {
 	GPUs          []GPUShare
 	GPUFigures    []GPUFigures
 	DeviceHandles []DeviceHandleShare
+	// Energy is the energy of GPUs by owner; nil if the users of no GPU are known.
+	Energy []EnergyShare
 	// FaultTotals are the logged faults of devices, FaultShares the faults of GPUs by owner, FaultHistory the last
 	// faults. Nil if the kernel log is not read.
 	FaultTotals  []FaultTotal
@@ -155,6 +157,7 @@ func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic f
 	a.Containers = o.containers(s)
 	a.Assigned = o.assigned(s)
 	a.GPUs, a.GPUFigures = o.gpus(s)
+	a.Energy = o.energy(s, &c.energy)
 	for _, t := range c.all {
 		t.share(&a.CounterShares, owners, a.Use)
 	}

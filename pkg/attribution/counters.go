@@ -32,6 +32,7 @@ type CounterShares struct {
 type Counters struct {
 	all    []counter
 	faults faultLedger
+	energy energyLedger
 }
 
 func newCounters() []counter {
@@ -111,6 +112,9 @@ func (c *Counters) Credit(s *model.Snapshot, owners *identity.Table, merges []id
 		}
 		c.all, c.faults.shares = append(newCounters(), faults), &faults.Tracker
 	}
+	for _, m := range merges {
+		c.energy.merge(m)
+	}
 	for _, t := range c.all {
 		for _, m := range merges {
 			t.Merge(m)
@@ -133,6 +137,7 @@ func (c *Counters) Expire(ids []identity.OwnerID) {
 		return
 	}
 	set := setOf(ids)
+	c.energy.expire(set)
 	for _, t := range c.all {
 		t.Expire(set)
 	}

@@ -3,8 +3,10 @@
 package metrics
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -19,8 +21,8 @@ import (
 // maxLinkSeries is the number of series of links, modules, counters of all drivers, PCIe links (with AER and slot power
 // of GPUs) and GIDs of budgetNode with the default options, maxOtherSeries the number of all other series.
 const (
-	maxLinkSeries  = 750
-	maxOtherSeries = 5000
+	maxLinkSeries  = 720
+	maxOtherSeries = 5030
 	maxNodeSeries  = maxOtherSeries + maxLinkSeries
 )
 
@@ -109,7 +111,7 @@ func clusterNode(pods, accelerated, gpus, hcas int) []engine.Registration {
 		{Source: &fake{name: "link", facts: budgetLinks(hcas)}},
 		{Source: &fake{name: "probe", facts: verbs}},
 		{Source: &fake{name: "access", facts: access}},
-		{Source: &fake{name: "nvidia", facts: cards}},
+		{Source: &fake{name: "nvidia", read: using(cards)}},
 		{Source: &fake{name: "amdgpu"}, Err: model.ErrAbsent},
 		{Source: &fake{name: "intel"}, Err: model.ErrAbsent},
 		{Source: &fake{name: "kernellog", facts: model.Snapshot{
@@ -117,6 +119,25 @@ func clusterNode(pods, accelerated, gpus, hcas int) []engine.Registration {
 		}}},
 		{Source: &fake{name: "kubelet", facts: kubelet}},
 		{Source: &fake{name: "node", facts: model.Snapshot{Node: budgetMachine()}}},
+	}
+}
+
+// using returns a reader of GPUs whose processes use energy between readings.
+func using(cards model.Snapshot) func(context.Context) (model.Snapshot, error) {
+	readings := 0
+	return func(context.Context) (model.Snapshot, error) {
+		s := cards
+		readings++
+		s.GPUs, s.GPUUses = slices.Clone(cards.GPUs), nil
+		for i := range s.GPUs {
+			g := &s.GPUs[i]
+			g.Energy, g.EnergyRead = model.Some(float64(1000*readings)), time.Now()
+			s.GPUUses = append(s.GPUUses, model.GPUUse{GPU: g.UUID})
+		}
+		for _, p := range s.GPUProcesses {
+			s.GPUUses = append(s.GPUUses, model.GPUUse{GPU: p.GPU, Cgroup: p.Cgroup, Rounds: uint64(readings), Busy: time.Duration(readings) * time.Second})
+		}
+		return s, nil
 	}
 }
 
@@ -301,6 +322,8 @@ func TestBudget(t *testing.T) {
 			s := withDefaults(t, budgetNode())
 			o.change(&s)
 			c := newCollector(s)
+			seriesOf(t, c) // the energy of before is nobody's
+			time.Sleep(2 * time.Second)
 			families, all, _ := seriesOf(t, c)
 			if err := c.Close(); err != nil {
 				t.Error(err)

@@ -173,6 +173,7 @@ func nvidiaFacts() model.Snapshot {
 			{Vendor: model.NVIDIA, ID: "3", UUID: "GPU-3", PCIAddress: "0000:5d:00.0", Problems: problems(model.ProblemLost)},
 			{Vendor: model.NVIDIA, ID: "4", UUID: "GPU-4", PCIAddress: "0000:5e:00.0", Blocked: true},
 		},
+		GPUUses:    []model.GPUUse{{GPU: "GPU-0"}},
 		GPUDrivers: []model.GPUDriver{{Vendor: model.NVIDIA, Version: "550.54.15", Library: "12.550.54.15", CUDA: "12.4"}},
 		GPUProcesses: []model.GPUProcess{
 			{GPU: "GPU-0", PID: 11, Cgroup: 101, Memory: some(20 << 30), Engines: []model.Figure{{Name: "sm", Value: 0.5}}},

@@ -17,6 +17,9 @@ var gpuShareNotes = []string{
 	"`container_gpu_utilization_ratio`: since the previous list, for engines that the driver reports by process: NVIDIA `sm`, " +
 		"`memory`, `encoder`, `decoder`; AMD fdinfo engines, `sdma` and `cu` (occupied compute units); Intel `render`, `copy`, " +
 		"`video`, `video-enhance`, `compute`. If the GPU reports the engine, shares add up to `gpu_engine_utilization_ratio`.",
+	"`container_gpu_energy_joules_total`: NVIDIA. `method`: `exclusive`, `activity` or `mig`: [how energy is " +
+		"divided](../docs/gpus.md#energy-of-workloads). Shares, with the unattributed share (empty `method`), add up to " +
+		"`gpu_energy_joules_total`, also over its restarts. A removed workload's energy moves to the unattributed share.",
 	"`container_gpu_processes` and `container_gpu_memory_used_bytes` are 0 for an allocated, unused GPU.",
 	"`container_gpu_allocated`: `method` and `claim` are in [GPUs](../docs/gpus.md). Privileged access does not count.",
 }
@@ -54,6 +57,17 @@ func gpuShareMetrics() []metric {
 					for _, e := range v.shares.GPUs[i].Engines {
 						b.Share(e.Value, v.users[i], e.Name)
 					}
+				}
+			},
+		},
+		{
+			name: "container_gpu_energy_joules_total", typ: counter, owned: true, gpu: true, labels: []string{"method"},
+			help: "Energy of the GPU that the workload used or kept idle, by method of division.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.shares.Energy {
+					s := &v.shares.Energy[i]
+					labels := b.GPU(v.owners[s.Owner], s.GPU.ID, s.GPU.UUID)
+					b.Since(s.Since).Share(float64(s.Millijoules)/milliPerUnit, labels, string(s.Method))
 				}
 			},
 		},

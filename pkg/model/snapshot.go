@@ -89,10 +89,11 @@ type Snapshot struct {
 	PCI []PCIFunction
 
 	// GPUs are the GPUs of the node and their parts, each part after its GPU. GPUProcesses are the processes that use
-	// them. DRI has the kernel's GPU numbers.
+	// them, GPUUses who used whole GPUs since the start. DRI has the kernel's GPU numbers.
 	GPUs          []GPU
 	GPUDrivers    []GPUDriver
 	GPUProcesses  []GPUProcess
+	GPUUses       []GPUUse
 	DRI           []DRIDevice
 	DeviceOpens   []Series[OpenKey, Opens]
 	DeviceHandles []DeviceHandles
@@ -181,6 +182,7 @@ var lists = []factList{
 	byCgroup(func(s *Snapshot) *[]Usage { return &s.Usages }, func(f *Usage) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Namespace { return &s.Namespaces }, func(f *Namespace) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]GPUProcess { return &s.GPUProcesses }, func(f *GPUProcess) CgroupID { return f.Cgroup }),
+	byCgroup(func(s *Snapshot) *[]GPUUse { return &s.GPUUses }, func(f *GPUUse) CgroupID { return f.Cgroup }),
 	series(func(s *Snapshot) *[]Series[OpenKey, Opens] { return &s.DeviceOpens }),
 	byCgroup(func(s *Snapshot) *[]DeviceHandles { return &s.DeviceHandles }, func(f *DeviceHandles) CgroupID { return f.Cgroup }),
 	series(func(s *Snapshot) *[]Series[AllocationKey, Allocations] { return &s.FailedAllocations }),

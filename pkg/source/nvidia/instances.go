@@ -85,6 +85,7 @@ func (r *instanceReader) stop() {
 // readOnce opens a session, reads it once, and ends it.
 func readOnce(ctx context.Context, st start, open func(context.Context, start) (session, error)) (model.Snapshot, error) {
 	ended := make(chan error, 1)
+	st.uses = nil // the first child has the rounds
 	st.notify = func(why error) {
 		if why != nil {
 			select {

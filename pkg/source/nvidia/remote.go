@@ -77,6 +77,7 @@ type start struct {
 	notify   func(why error)                       // called when a device has answered for the first time, or to end the session
 	cgroupOf func(pid int) (model.CgroupID, error) // may be nil
 	children *children                             // counts the children of all sessions
+	uses     *uses                                 // adds up the uses in all sessions; nil if the session only lists instances
 }
 
 // remoteSession is a session in the child.
@@ -204,6 +205,9 @@ func (s *remoteSession) handle(m wire.Message) {
 		s.xids.Set(m.XID.UUID, m.XID.XID)
 	case m.Listed != nil:
 		s.resolve(m.Listed)
+		if s.uses != nil {
+			s.uses.add(m.Listed, func(pid int) model.CgroupID { return s.cgroups[pid].id })
+		}
 	case m.Reopen != "":
 		s.report(errors.New(m.Reopen))
 	case m.Log != nil:
@@ -230,6 +234,9 @@ func (s *remoteSession) answered(a *wire.Reply) {
 		for i, p := range a.Snapshot.GPUProcesses {
 			a.Snapshot.GPUProcesses[i].Cgroup = s.cgroups[p.PID].id
 		}
+		if s.uses != nil {
+			a.Snapshot.GPUUses = s.uses.facts()
+		}
 		s.last, s.lastAt = a, time.Now()
 	}
 	if s.pending != nil {
@@ -240,8 +247,14 @@ func (s *remoteSession) answered(a *wire.Reply) {
 
 // resolve finds the cgroups of listed processes at once, because some end before the next read. An ended process keeps the cgroup of an
 // earlier list. Processes that are no longer listed are dropped.
-func (s *remoteSession) resolve(pids []int) {
+func (s *remoteSession) resolve(l *wire.Listing) {
 	now := time.Now()
+	pids := make([]int, 0, len(l.Processes))
+	for _, p := range l.Processes {
+		if p.Listed {
+			pids = append(pids, p.PID)
+		}
+	}
 	found := make(map[int]model.CgroupID, len(pids))
 	for _, pid := range pids {
 		if s.cgroupOf != nil {

@@ -355,14 +355,14 @@ func listed(conditions []model.GPUCondition, name string) bool {
 func FuzzMessage(f *testing.F) {
 	f.Add([]byte(`{"Version":1,"Opened":{"Error":"no","Absent":true}}`))
 	f.Add([]byte(`{"Answer":{"Number":1,"Snapshot":{"GPUs":[{"UUID":"GPU-1","Problems":[],"Power":{"Value":1,"Known":true}}]},"Hung":["0"]}}`))
-	f.Add([]byte(`{"XID":{"UUID":"GPU-1","XID":{"Code":31,"Count":1}},"Listed":[1,-1],"Log":{"Level":9,"Fields":{"a":null}}}`))
+	f.Add([]byte(`{"XID":{"UUID":"GPU-1","XID":{"Code":31,"Count":1}},"Listed":{"UUID":"GPU-1","Processes":[{"PID":-1,"Listed":true,"Busy":-5}],"Instances":[{"Instance":"7"}]},"Log":{"Level":9,"Fields":{"a":null}}}`))
 	f.Fuzz(func(_ *testing.T, body []byte) {
 		m, err := wire.Parse(body)
 		if err != nil {
 			return
 		}
 		s := &remoteSession{
-			start: start{logger: zap.NewNop(), xids: wire.NewXIDs(), notify: func(error) {}}, opened: make(chan error, 1),
+			start: start{logger: zap.NewNop(), xids: wire.NewXIDs(), notify: func(error) {}, uses: &uses{}}, opened: make(chan error, 1),
 			cgroups: map[int]cgroupOfProcess{},
 		}
 		s.handle(m)
@@ -381,9 +381,16 @@ func TestEndedProcess(t *testing.T) {
 			return 77, nil
 		},
 	}}
-	s.resolve([]int{12})
+	listing := func(pids ...int) *wire.Listing {
+		l := &wire.Listing{Processes: []wire.Use{{PID: 14}}}
+		for _, pid := range pids {
+			l.Processes = append(l.Processes, wire.Use{PID: pid, Listed: true})
+		}
+		return l
+	}
+	s.resolve(listing(12))
 	ended = true
-	s.resolve([]int{12, 13})
+	s.resolve(listing(12, 13))
 	if got := [2]model.CgroupID{s.cgroups[12].id, s.cgroups[13].id}; got != [2]model.CgroupID{77, 0} {
 		t.Errorf("cgroups %v", got)
 	}

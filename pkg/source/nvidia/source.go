@@ -48,6 +48,7 @@ type Source struct {
 	nodes    missingNodes
 	manager  fabricManager
 	children children
+	uses     uses
 	hangs    hangs
 	reader   instanceReader
 	again    chan struct{} // wakes the keeper
@@ -202,7 +203,7 @@ func (s *Source) start(addresses []string, i wire.Instances) start {
 			Options: s.o.Options, Addresses: addresses, Before: s.before, Loaded: s.loaded, Operator: s.operator,
 			Skip: s.hangs.skip(time.Now()), HangLimit: s.o.hangLimit, Instances: i,
 		},
-		logger: s.o.Logger, xids: s.xids, notify: s.wake, cgroupOf: s.o.CgroupOf, children: &s.children,
+		logger: s.o.Logger, xids: s.xids, notify: s.wake, cgroupOf: s.o.CgroupOf, children: &s.children, uses: &s.uses,
 	}
 }
 

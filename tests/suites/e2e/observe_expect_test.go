@@ -51,6 +51,10 @@ var unrecorded = map[string]string{
 	"job_name:container_gpu_allocated:used":                                                       noJob,
 	"job_name:container_gpu_allocated:idle":                                                       noJob,
 	"job_name:container_gpu_allocated:idle_hours1d":                                               noJob,
+	"job_name:container_gpu_energy_joules:rate5m":                                                 noJob,
+	"job_name:container_gpu_energy_joules:kwh1d":                                                  noJob,
+	"namespace:container_gpu_energy_joules:rate5m":                                                noEnergy,
+	"namespace:container_gpu_energy_joules:kwh1d":                                                 noEnergy,
 	"job_name_method:container_rdma_transmit_bytes:rate5m":                                        noJob,
 	"job_name_method:container_rdma_receive_bytes:rate5m":                                         noJob,
 	"job_name:container_rdma_verbs_errors:rate5m":                                                 noJob,
@@ -72,7 +76,8 @@ const (
 	noManagement   = "the HCAs of files are equally fast, and Soft-RoCE has no board"
 	noOthers       = "no HCA has completions of three workloads"
 	// TestJobOverNodes (cmd/accelscope) and the tests of the rules have jobs.
-	noJob = "the containers of the guest are in no job"
+	noEnergy = "the energy counter of the fake H100 does not grow"
+	noJob    = "the containers of the guest are in no job"
 )
 
 // expected are the alerts that the events in the guest must raise (they would fire if the events continued), with the

@@ -35,6 +35,7 @@ type sampler struct {
 	gpm    gpm
 	rates  []model.Figure  // rates of GPM at the last listing
 	parts  map[string]*gpm // by UUID of the part
+	uses   map[int]use     // of processes, also ended ones, before the last listing; nil if unknown
 }
 
 func newSampler(l *Library, root string) *sampler {
@@ -62,12 +63,12 @@ func (s *sampler) list(
 	d nvml.Device, uuid string, parts []part, now time.Time,
 ) (processes []model.GPUProcess, engines []model.Figure, err error) {
 	engines = s.whole(d)
+	s.uses = nil
 	if wire.ProcessesListed(s.root) != nil {
 		return nil, engines, nil
 	}
-	var uses map[int]use
 	if len(parts) == 0 {
-		uses = s.uses(d, now)
+		s.uses = s.sample(d, now)
 	}
 	found, err := s.running(d, uuid, parts)
 	if err != nil || found == nil {
@@ -75,9 +76,9 @@ func (s *sampler) list(
 	}
 	processes = make([]model.GPUProcess, 0, len(found))
 	for _, p := range found {
-		if u, ran := uses[p.PID]; ran {
+		if u, ran := s.uses[p.PID]; ran {
 			p.Engines = u.figures()
-		} else if uses != nil && !p.MPS { // the samples count the work of MPS clients for the server
+		} else if s.uses != nil && !p.MPS { // the samples count the work of MPS clients for the server
 			p.Engines = []model.Figure{}
 		}
 		processes = append(processes, *p)
@@ -211,9 +212,9 @@ func (s *sampler) merge(
 	return found, nil
 }
 
-// uses returns the usage per process since the last call (nvmlDeviceGetProcessUtilization);
+// sample returns the usage per process since the last call (nvmlDeviceGetProcessUtilization);
 // nil if unknown.
-func (s *sampler) uses(d nvml.Device, now time.Time) map[int]use {
+func (s *sampler) sample(d nvml.Device, now time.Time) map[int]use {
 	samples, ret := processUtilization(d, s.cursor.stamp)
 	switch ret {
 	case nvml.SUCCESS, nvml.ERROR_NOT_FOUND:

@@ -24,7 +24,7 @@ type roundReader struct {
 	health  *health
 	sampler *sampler
 	xids    *xidWatch
-	listed  func(pids []int) // called with new processes before they are published; may be nil
+	listed  func(wire.Listing) // called with new processes before they are published; may be nil
 	// instances is what is read from MIG instances, mig whether MIG is enabled.
 	instances wire.Instances
 	mig       atomic.Bool
@@ -38,6 +38,7 @@ type roundReader struct {
 	values   fieldValues // of the round in progress, read at valuesAt
 	valuesAt time.Time
 	links    linkReader
+	use      useMeter
 }
 
 // roundResult is the result of a round. It is published as a whole, so that the memory of a device and of its processes
@@ -62,6 +63,9 @@ func (r *roundReader) readFields() {
 func (r *roundReader) readSlowly() {
 	handle, g := r.handle, &r.draft.facts
 	readCounters(handle, r.values, g, r.rarely.due)
+	if g.Energy.Known {
+		g.EnergyRead = r.valuesAt
+	}
 	if r.rarely.due {
 		slowly(handle, r.values, g)
 	}
@@ -123,11 +127,12 @@ func (r *roundReader) readProcesses() {
 	a, g, now := r.attachment, &r.draft.facts, time.Now()
 	engines := r.sampler.engines(a.handle, r.parts)
 	if r.instances == wire.GPMOnly && r.mig.Load() {
-		r.draft.bare, r.draft.processes = nil, nil
+		r.draft.bare, r.draft.processes, r.sampler.uses = nil, nil, nil
 		for _, p := range r.parts {
 			r.draft.bare = append(r.draft.bare, model.GPU{Parent: a.uuid, Instance: strconv.Itoa(p.gpuInstance), Engines: engines[p.uuid]})
 		}
 		g.Engines, g.Memory, g.Unlisted, r.slow = r.sampler.whole(a.handle), model.VideoMemory{}, true, nil
+		r.reportUse()
 		return
 	}
 	g.Memory = memory(a.handle)
@@ -138,13 +143,7 @@ func (r *roundReader) readProcesses() {
 		r.draft.parts[i].Engines = engines[p.uuid]
 	}
 	r.draft.processes, g.Engines, r.slow = r.sampler.list(a.handle, a.uuid, r.parts, now)
-	if r.listed != nil {
-		pids := make([]int, len(r.draft.processes))
-		for i, p := range r.draft.processes {
-			pids[i] = p.PID
-		}
-		r.listed(pids)
-	}
+	r.reportUse()
 	g.Unlisted, g.Listed = r.draft.processes == nil, now
 	for i := range r.parts {
 		r.draft.parts[i].Unlisted, r.draft.parts[i].Listed = g.Unlisted, now

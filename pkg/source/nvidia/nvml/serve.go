@@ -57,7 +57,7 @@ func serve(c *wire.Connection) (status int) {
 		}
 	}
 	st.Counts.Changed = func(uuid string, now model.XID) { send(wire.Message{XID: &wire.XIDCount{UUID: uuid, XID: now}}) }
-	st.Listed = func(pids []int) { send(wire.Message{Listed: pids}) }
+	st.Listed = func(l wire.Listing) { send(wire.Message{Listed: &l}) }
 	woken := make(chan struct{}, 1)
 	st.Notify = func(why error) {
 		if why != nil {

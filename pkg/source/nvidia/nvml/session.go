@@ -23,8 +23,8 @@ import (
 type Start struct {
 	wire.Start
 	Counts *wire.XIDs
-	Notify func(why error)  // called when a device answers for the first time, or to end the session
-	Listed func(pids []int) // called with the processes of a device before they are published; may be nil
+	Notify func(why error)    // called when a device answers for the first time, or to end the session
+	Listed func(wire.Listing) // called with the processes of a device before they are published; may be nil
 	Logger *zap.Logger
 }
 

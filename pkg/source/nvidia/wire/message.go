@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"go.uber.org/zap/zapcore"
 
@@ -37,7 +38,7 @@ type Message struct {
 	Opened *OpenResult `json:",omitempty"`
 	Answer *Reply      `json:",omitempty"`
 	XID    *XIDCount   `json:",omitempty"`
-	Listed []int       `json:",omitempty"` // PIDs, sent before the first answer with these processes
+	Listed *Listing    `json:",omitempty"` // sent before the first answer with these processes
 	Reopen string      `json:",omitempty"` // why the library must be reopened
 	Log    *LogEntry   `json:",omitempty"`
 }
@@ -53,6 +54,25 @@ type OpenResult struct {
 	Error  string // empty if the library is open
 	Absent bool   // the node has nothing to read
 	Loaded bool   // the library was loaded, and its initialization failed
+}
+
+// Listing is a round of a whole GPU.
+type Listing struct {
+	UUID string
+	// Whole reports that no user is missing since the round before. Split reports that processes use MIG instances.
+	Whole, Split bool
+
+	Processes []Use // also ended processes with activity since the round before
+	Instances []Use // of MIG, all with GPM counters
+}
+
+// Use is the use of a GPU by a process, or of a MIG instance, since the round before.
+type Use struct {
+	PID      int           `json:",omitempty"`
+	Instance string        `json:",omitempty"` // see model.GPU
+	Listed   bool          `json:",omitempty"` // the process has not ended
+	Unknown  bool          `json:",omitempty"` // Busy is unknown
+	Busy     time.Duration `json:",omitempty"` // on the SMs
 }
 
 // Reply is the answer to the request of the same number.

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attribution
+
+import (
+	"math"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/identity"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// EnergyShare is an owner's energy of a whole GPU by one method, in millijoules. The unattributed share has no method.
+type EnergyShare struct {
+	Owner       int
+	GPU         *model.GPU
+	Method      EnergyMethod
+	Millijoules uint64
+	Since       time.Time // see Share
+}
+
+const (
+	// maxEnergyGPUs and maxEnergyShares bound the GPUs, and the shares of one GPU; further energy is nobody's.
+	maxEnergyGPUs, maxEnergyShares = 256, 4096
+	// mostPower, in watts, is more than any GPU draws: a counter that grows faster has a wrong value.
+	mostPower = 10000
+)
+
+// energyLedger divides what the energy counters of GPUs grow by, once. The shares of a GPU add up to its counter, to
+// the millijoule, until the counter restarts; then to all that it counted. Energy of before the first reading is
+// unattributed.
+type energyLedger struct {
+	gpus map[string]*gpuEnergy // by UUID
+}
+
+type gpuEnergy struct {
+	counter      uint64    // the last value, in millijoules
+	at           time.Time // before the refresh with this value
+	read         time.Time // see model.GPU
+	low          uint64    // a value below it, which is a restart if the counter grows from there; 0: none
+	unattributed uint64
+	accounts     []*energyAccount
+	uses         map[useKey]model.GPUUse   // at the last value
+	users        map[identity.OwnerID]bool // of the last interval; true: the GPU was allocated to the user
+}
+
+type energyAccount struct {
+	owner  identity.OwnerID
+	method EnergyMethod
+	energy uint64
+	since  time.Time
+	round  uint64
+}
+
+type useKey struct {
+	instance string
+	cgroup   model.CgroupID
+}
+
+// energy credits the energy since the last refresh, and returns the shares of listed GPUs; nil if the users of no GPU
+// are known.
+func (o *users) energy(s *model.Snapshot, l *energyLedger) (shares []EnergyShare) {
+	if s.GPUUses == nil && l.gpus == nil {
+		return nil
+	}
+	if l.gpus == nil {
+		l.gpus = map[string]*gpuEnergy{}
+	}
+	uses := map[string][]*model.GPUUse{}
+	for i := range s.GPUUses {
+		u := &s.GPUUses[i]
+		uses[u.GPU] = append(uses[u.GPU], u)
+	}
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		e := l.gpus[g.UUID]
+		if counter := uint64(math.Round(g.Energy.Value * 1000)); counter > 0 && len(uses[g.UUID]) > 0 { // 0: not measured
+			switch {
+			case e != nil:
+				o.settleEnergy(e, g, s, counter, uses[g.UUID])
+			case len(l.gpus) < maxEnergyGPUs:
+				e = &gpuEnergy{counter: counter, at: s.Counted, read: g.EnergyRead, unattributed: counter}
+				l.gpus[g.UUID] = e
+				o.energyUsers(e, g, s, uses[g.UUID], partsOf(s, g))
+			}
+		}
+		if e != nil {
+			shares = e.appendTo(shares, g, o)
+		}
+	}
+	return shares
+}
+
+func (e *gpuEnergy) appendTo(shares []EnergyShare, g *model.GPU, o *users) []EnergyShare {
+	shares = append(shares, EnergyShare{GPU: g, Millijoules: e.unattributed})
+	for _, a := range e.accounts {
+		if a.round < o.Inherited(a.owner) { // the owner had other labels
+			a.since = time.Time{}
+		}
+		shares = append(shares, EnergyShare{o.a.Use(a.owner), g, a.method, a.energy, a.since})
+	}
+	return shares
+}
+
+// settleEnergy ends an interval if the counter has a new value. Without a new value, the interval goes on.
+func (o *users) settleEnergy(e *gpuEnergy, g *model.GPU, s *model.Snapshot, counter uint64, uses []*model.GPUUse) {
+	grown, restarted := e.next(counter, s.Counted)
+	if grown == 0 {
+		return
+	}
+	parts := partsOf(s, g)
+	users := o.energyUsers(e, g, s, uses, parts)
+	method := EnergyActivity
+	switch {
+	case restarted:
+		users = nil // they are not known
+	case len(parts) > 0:
+		method = EnergyMIG
+	case len(users) == 1:
+		method = EnergyExclusive
+	}
+	took := g.EnergyRead.Sub(e.read).Seconds()
+	idle := model.Optional{Value: g.IdlePower.Value * took * 1000, Known: g.IdlePower.Known}
+	shares := divideEnergy(grown, idle, users)
+	left := grown
+	for i, n := range shares {
+		if n == 0 || users[i].owner == identity.Unattributed {
+			continue
+		}
+		if a := e.account(users[i].owner, method, o.Round()); a != nil {
+			a.energy += n
+			left -= n
+		}
+	}
+	e.unattributed += left
+	e.counter, e.at, e.read, e.low = counter, s.Counted, g.EnergyRead, 0
+}
+
+// next returns what the counter has grown by, 0 if that is not clear yet. Drivers now and then return a wrong value: a
+// lower value counts as a restart if the counter grows from there, and no value counts that a GPU cannot reach in this
+// time.
+func (e *gpuEnergy) next(counter uint64, now time.Time) (grown uint64, restarted bool) {
+	switch {
+	case counter >= e.counter:
+		grown, e.low = counter-e.counter, 0
+	case e.low > 0 && counter > e.low:
+		grown, restarted = counter, true
+	default:
+		e.low = counter
+	}
+	if float64(grown) > now.Sub(e.at).Seconds()*mostPower*1000 {
+		return 0, false
+	}
+	return grown, restarted
+}
+
+// account returns the account of an owner, or nil if there are too many.
+func (e *gpuEnergy) account(owner identity.OwnerID, method EnergyMethod, round uint64) *energyAccount {
+	for _, a := range e.accounts {
+		if a.owner == owner && a.method == method {
+			return a
+		}
+	}
+	if len(e.accounts) >= maxEnergyShares {
+		return nil
+	}
+	a := &energyAccount{owner: owner, method: method, since: e.at, round: round}
+	e.accounts = append(e.accounts, a)
+	return a
+}
+
+func (l *energyLedger) merge(m identity.Merge) {
+	for _, e := range l.gpus {
+		if held, used := e.users[m.From]; used {
+			delete(e.users, m.From)
+			e.users[m.To] = e.users[m.To] || held
+		}
+		e.replace(m.From, func(a *energyAccount) bool {
+			for _, b := range e.accounts {
+				if b.owner == m.To && b.method == a.method {
+					b.energy, b.since = b.energy+a.energy, time.Time{}
+					return false
+				}
+			}
+			a.owner, a.since = m.To, time.Time{}
+			return true
+		})
+	}
+}
+
+// expire makes the energy of ended owners unattributed.
+func (l *energyLedger) expire(ids map[identity.OwnerID]bool) {
+	for _, e := range l.gpus {
+		for id := range ids {
+			if held, used := e.users[id]; used {
+				delete(e.users, id)
+				e.users[identity.Unattributed] = e.users[identity.Unattributed] || held
+			}
+			e.replace(id, func(a *energyAccount) bool {
+				e.unattributed += a.energy
+				return false
+			})
+		}
+	}
+}
+
+// replace calls keep for each account of an owner, and drops the account if it returns false.
+func (e *gpuEnergy) replace(owner identity.OwnerID, keep func(*energyAccount) bool) {
+	kept := e.accounts[:0]
+	for _, a := range e.accounts {
+		if a.owner != owner || keep(a) {
+			kept = append(kept, a)
+		}
+	}
+	clear(e.accounts[len(kept):])
+	e.accounts = kept
+}

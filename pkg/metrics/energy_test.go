@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/engine"
+	"github.com/accelscope/accelscope/pkg/identity/identitytest"
+	"github.com/accelscope/accelscope/pkg/model"
+)
+
+// TestEnergyOfWorkloads: two workloads use 12.345 J of a GPU, then one of them uses 1 J alone. The workloads' counters
+// begin at the first scrape.
+func TestEnergyOfWorkloads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gpu := model.GPU{Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", Energy: model.Some(100)}
+		card := &fake{name: "nvidia", facts: model.Snapshot{GPUs: []model.GPU{gpu}, GPUUses: []model.GPUUse{{GPU: "GPU-0"}}}}
+		owners := names(map[model.CgroupID]identitytest.Entity{1: {Workload: "docker:a", ContainerID: "a"}, 2: {Workload: "docker:b", ContainerID: "b"}})
+		c := newCollector(setup{Sources: []engine.Registration{{Source: card}, {Source: owners}}})
+		defer c.Close() //nolint:errcheck // nothing to lose
+		scrape := func(joules float64, uses ...model.GPUUse) map[string]float64 {
+			t.Helper()
+			time.Sleep(5 * time.Second)
+			gpu.Energy, gpu.EnergyRead = model.Some(joules), time.Now()
+			card.facts.GPUs, card.facts.GPUUses = []model.GPU{gpu}, append([]model.GPUUse{{GPU: "GPU-0"}}, uses...)
+			_, _, text := seriesOf(t, c)
+			found := map[string]float64{}
+			for name, value := range seriesIn(text) {
+				if labels, ok := strings.CutPrefix(name, "container_gpu_energy_joules_total{"); ok {
+					method, workload := "", ""
+					for part := range strings.SplitSeq(strings.TrimSuffix(labels, "}"), ",") {
+						if v, ok := strings.CutPrefix(part, "method="); ok {
+							method = v
+						}
+						if v, ok := strings.CutPrefix(part, "workload="); ok {
+							workload = v
+						}
+					}
+					found[workload+method] = value
+				}
+			}
+			return found
+		}
+		use := func(id model.CgroupID, rounds uint64, busy time.Duration) model.GPUUse {
+			return model.GPUUse{GPU: "GPU-0", Cgroup: id, Rounds: rounds, Busy: busy}
+		}
+		check := func(got, want map[string]float64) {
+			t.Helper()
+			if len(got) != len(want) {
+				t.Errorf("%v, want %v", got, want)
+			}
+			for k, v := range want {
+				if got[k] != v {
+					t.Errorf("%s: %v, want %v", k, got[k], v)
+				}
+			}
+		}
+		check(scrape(100), map[string]float64{`""""`: 100})
+		check(scrape(112.345, use(1, 1, 2*time.Second), use(2, 1, time.Second)), map[string]float64{
+			`""""`: 100, `"docker:a""activity"`: 8.23, `"docker:b""activity"`: 4.115,
+		})
+		scrape(112.845, use(1, 2, 2*time.Second), use(2, 1, time.Second))
+		check(scrape(113.345, use(1, 3, 3*time.Second), use(2, 1, time.Second)), map[string]float64{
+			`""""`: 100.5, `"docker:a""activity"`: 8.23, `"docker:b""activity"`: 4.115, `"docker:a""exclusive"`: 0.5,
+		})
+	})
+}
