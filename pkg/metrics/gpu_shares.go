@@ -19,7 +19,7 @@ var gpuShareNotes = []string{
 		"`video`, `video-enhance`, `compute`. If the GPU reports the engine, shares add up to `gpu_engine_utilization_ratio`.",
 	"`container_gpu_energy_joules_total`: NVIDIA. `method`: `exclusive`, `activity` or `mig`: [how energy is " +
 		"divided](../docs/gpus.md#energy-of-workloads). Shares, with the unattributed share (empty `method`), add up to " +
-		"`gpu_energy_joules_total`, also over its restarts. A removed workload's energy moves to the unattributed share.",
+		"`gpu_energy_joules_total`; if that starts again, they go on. A removed workload's energy moves to the unattributed share.",
 	"`container_gpu_processes` and `container_gpu_memory_used_bytes` are 0 for an allocated, unused GPU.",
 	"`container_gpu_allocated`: `method` and `claim` are in [GPUs](../docs/gpus.md). Privileged access does not count.",
 }
