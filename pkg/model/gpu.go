@@ -155,9 +155,6 @@ const (
 )
 
 // The values of RecoveryAction.
-// The values of RecoveryAction.
-// The values of RecoveryAction.
-// The values of RecoveryAction.
 const (
 	RecoveryNone          = "none"
 	RecoveryReset         = "reset"
@@ -218,7 +215,6 @@ const (
 // LinkKind is the technology of a link between GPUs.
 type LinkKind string
 
-// The kinds of links.
 // The kinds of links.
 const (
 	NVLink LinkKind = "nvlink"
