@@ -54,8 +54,6 @@ func (c *Container) LacksPod() bool { return c.PodUID != "" && c.Runtime == Runt
 type ContainerStatus string
 
 // The states of containers, the same for all runtimes.
-// The states of containers, the same for all runtimes.
-// The states of containers, the same for all runtimes.
 const (
 	ContainerCreated ContainerStatus = "created"
 	ContainerRunning ContainerStatus = "running"
@@ -144,10 +142,6 @@ type Event struct {
 // EventType is the kind of an event.
 type EventType string
 
-// The events in the life of a container.
-// The events in the life of a container.
-// The events in the life of a container.
-// The events in the life of a container.
 // The events in the life of a container.
 const (
 	EventCreate EventType = "create"
