@@ -29,7 +29,7 @@ enum collective_loss {
 	LOSS_COMMUNICATORS_SHARE, /* the owner used up its share of the map (owner.h) */
 	LOSS_LAUNCHES_FULL,       /* no room for (communicator, operation) */
 	LOSS_LAUNCHES_SHARE,
-	LOSS_PENDING, /* dropped before its first launch, because the process made too many others: it has no id */
+	LOSS_PENDING,    /* dropped before its first launch, because the process made too many others: it has no id */
 	LOSS_UNREADABLE, /* an argument on the stack, or an id: the communicator has no id */
 	COLLECTIVE_LOSSES,
 };

@@ -20,6 +20,24 @@ struct {
 	__type(value, struct context_stat);
 } contexts SEC(".maps");
 
+/* Counts a loss of bytes of a context. */
+static __always_inline void lose_of(struct context_stat *stat, __u32 why)
+{
+	lose(why);
+	__sync_fetch_and_add(&stat->lost, 1);
+}
+
+static __noinline int lose_call(const struct context_key *key, __u32 why)
+{
+	struct context_stat *stat = bpf_map_lookup_elem(&contexts, key);
+
+	if (stat)
+		lose_of(stat, why);
+	else
+		lose(why);
+	return 0;
+}
+
 /* Room for 2,300 events: a large job causes two for each context, within seconds. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

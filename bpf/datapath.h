@@ -91,8 +91,9 @@ struct context_stat {
 	__u32 repeated;   /* CONTROL_REPEAT orders */
 	__u64 qp;         /* address of the struct ibv_qp that changed its state last; 0: it was destroyed */
 	__u64 unread;     /* completions where the process did not read what the number of bytes depends on */
-	__u64 probed_ns;  /* its calls are probed and counted since then, CLOCK_MONOTONIC (user space sets it with ready) */
-	__u64 waited_ns;  /* the time in which a posted receive was the oldest incomplete work request of a queue pair */
+	__u64 probed_ns; /* its calls are probed and counted since then, CLOCK_MONOTONIC (user space sets it with ready) */
+	__u64 lost;      /* calls that could not be followed or read: their bytes are not counted */
+	__u64 waited_ns; /* the time in which a posted receive was the oldest incomplete work request of a queue pair */
 };
 
 struct latency_key {

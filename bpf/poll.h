@@ -24,7 +24,7 @@ static __always_inline struct thread *polling_thread(struct pt_regs *ctx)
 	}
 	t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!t) {
-		lose(PATH_LOSS_CALLS_FULL);
+		lose_of(stat, PATH_LOSS_CALLS_FULL);
 		miss_completions(stat);
 	}
 	return t;
@@ -209,7 +209,7 @@ int poll_cq_return(struct pt_regs *ctx)
 		return 0;
 	if (p.stat->chosen) {
 		if (n > CALL_BOUND) {
-			lose(PATH_LOSS_CHAIN_CUT);
+			lose_of(p.stat, PATH_LOSS_CHAIN_CUT);
 			miss_completions(p.stat);
 			n = CALL_BOUND;
 		}
@@ -218,7 +218,7 @@ int poll_cq_return(struct pt_regs *ctx)
 		else
 			bpf_loop(n, walk_completion, &p, 0);
 		if (p.lost) {
-			lose(PATH_LOSS_UNREADABLE);
+			lose_of(p.stat, PATH_LOSS_UNREADABLE);
 			miss_completions(p.stat);
 		}
 		if (p.some) {

@@ -84,7 +84,7 @@ int poll_cq_ex_return(struct pt_regs *ctx)
 	if (empty || !stat->chosen)
 		goto spent;
 	if (bpf_probe_read_user(&wc, sizeof(wc), (void *)(t->poll_ex.cq + CQ_EX_COMPLETION))) {
-		lose(PATH_LOSS_UNREADABLE);
+		lose_of(stat, PATH_LOSS_UNREADABLE);
 		goto spent;
 	}
 	if (wc.status)

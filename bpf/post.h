@@ -157,7 +157,7 @@ static __always_inline struct thread *enter_post(struct pt_regs *ctx, int sends,
 	}
 	t = this_thread(BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!t) {
-		lose(PATH_LOSS_CALLS_FULL);
+		lose_of(*stat, PATH_LOSS_CALLS_FULL);
 		spend(*stat, CALLS_POST, 1, trap_ns(ctx));
 		return 0;
 	}
@@ -211,7 +211,7 @@ int post_send(struct pt_regs *ctx)
 			if (w.lost == 1 + PATH_LOSS_UNREADABLE)
 				c->unread = 1;
 			else
-				lose(PATH_LOSS_CHAIN_CUT);
+				lose_of(stat, PATH_LOSS_CHAIN_CUT);
 			if (q)
 				out_of_step(q);
 		}
@@ -236,12 +236,12 @@ static __noinline int walk_again(struct thread *t, int ret)
 	w.all = q && q->all;
 	__builtin_memset(&t->tally, 0, sizeof(t->tally));
 	if (ret && (bpf_probe_read_user(&w.stop, sizeof(w.stop), (void *)t->send.bad) || !w.stop)) {
-		lose(PATH_LOSS_UNREADABLE);
+		lose_call(&t->send.key, PATH_LOSS_UNREADABLE);
 		w.at = 0;
 	}
 	bpf_loop(CALL_BOUND + 1, walk_send, &w, 0);
 	if (w.lost)
-		lose(w.lost == 1 + PATH_LOSS_CHAIN_CUT ? PATH_LOSS_CHAIN_CUT : PATH_LOSS_UNREADABLE);
+		lose_call(&t->send.key, w.lost == 1 + PATH_LOSS_CHAIN_CUT ? PATH_LOSS_CHAIN_CUT : PATH_LOSS_UNREADABLE);
 	if (ret && (!w.stop || w.at != w.stop)) {
 		/* bad_wr is not in the chain: it is unknown which work requests were accepted. */
 		__builtin_memset(&t->tally, 0, sizeof(t->tally));
@@ -294,8 +294,8 @@ int post_recv(struct pt_regs *ctx)
 	t->receive.receives = 0;
 	if (t->receive.chosen) {
 		/* poll_cq subtracts the GRH of datagrams. Completions do not contain the type of the queue pair. */
-		q = qp.qp_type == IBV_QPT_UD ? make_queue(&t->receive.key, qp.qp_num, qp.qp_type, stat) :
-					       queue_of(&t->receive.key, qp.qp_num);
+		q = qp.qp_type == IBV_QPT_UD ? make_queue(&t->receive.key, qp.qp_num, qp.qp_type, stat)
+					     : queue_of(&t->receive.key, qp.qp_num);
 		w.at = t->receive.list;
 		bpf_loop(CALL_BOUND + 1, walk_receive, &w, 0);
 		t->receive.unread = w.lost || !w.done;
@@ -343,9 +343,9 @@ static __noinline int accepted_receives(struct call *c, int ret)
 	}
 	bpf_loop(CALL_BOUND + 1, walk_receive, &w, 0);
 	if (w.lost)
-		lose(PATH_LOSS_UNREADABLE);
+		lose_call(&c->key, PATH_LOSS_UNREADABLE);
 	else if (!w.done)
-		lose(PATH_LOSS_CHAIN_CUT);
+		lose_call(&c->key, PATH_LOSS_CHAIN_CUT);
 	/* As for sends, bad_wr must be in the chain. */
 	if (ret && w.at != w.stop) {
 		w.count = 0;

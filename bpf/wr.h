@@ -101,7 +101,7 @@ int wr_start(struct pt_regs *ctx)
 	}
 	both = this_posting(BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!both) {
-		lose(PATH_LOSS_CALLS_FULL);
+		lose_of(stat, PATH_LOSS_CALLS_FULL);
 		spend(stat, CALLS_POST, 1, trap_ns(ctx));
 		return 0;
 	}
@@ -110,7 +110,7 @@ int wr_start(struct pt_regs *ctx)
 		b = &both->of[both->next++ & 1];
 		/* The batch was not completed, or its end was not seen, or the thread has three open batches. */
 		if (b->call.list)
-			lose(PATH_LOSS_CALLS_FULL);
+			lose_call(&b->call.key, PATH_LOSS_CALLS_FULL);
 	}
 	b->call.object = address;
 	b->call.list = 1;
@@ -212,7 +212,7 @@ static __always_inline int add_list(struct pt_regs *ctx, bool wide)
 	now = bpf_ktime_get_ns();
 	bytes = list_bytes(PT_REGS_PARM3(ctx), n > CALL_BOUND ? CALL_BOUND + 1 : n, wide, &left, &lost);
 	if (lost)
-		lose(lost == 1 + PATH_LOSS_CHAIN_CUT ? PATH_LOSS_CHAIN_CUT : PATH_LOSS_UNREADABLE);
+		lose_call(&b->call.key, lost == 1 + PATH_LOSS_CHAIN_CUT ? PATH_LOSS_CHAIN_CUT : PATH_LOSS_UNREADABLE);
 	b->call.entry_ns += bpf_ktime_get_ns() - now;
 	return add_bytes(ctx, b, bytes);
 }

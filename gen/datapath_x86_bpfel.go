@@ -108,6 +108,7 @@ type DatapathContextStat struct {
 	Qp            uint64
 	Unread        uint64
 	ProbedNs      uint64
+	Lost          uint64
 	WaitedNs      uint64
 }
 

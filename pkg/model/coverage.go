@@ -22,6 +22,7 @@ const (
 	GapDirectWQE           Gap = "direct_wqe"           // no call for long: idle, or the queues are written directly
 	GapDEVX                Gap = "devx"                 // DEVX objects, which may be queue pairs
 	GapFull                Gap = "full"                 // no room for more verbs contexts
+	GapLost                Gap = "lost"                 // calls that could not be followed or read
 	GapNotSeen             Gap = "not_seen"             // queue pairs that the hooks have not seen
 	GapUnattributed        Gap = "unattributed"         // only earlier bytes: the device moved bytes while their owner was unknown
 )
@@ -29,7 +30,7 @@ const (
 // Gaps are all gaps, in display order.
 var Gaps = []Gap{
 	GapOff, GapRefused, GapNotSelected, GapLate, GapSurvey, GapExtendedPoll, GapProviderUnsupported, GapDirectWQE, GapDEVX,
-	GapFull, GapNotSeen, GapUnattributed,
+	GapFull, GapLost, GapNotSeen, GapUnattributed,
 }
 
 // Uncounted reports whether a gap affects the bytes of now: rates are then lower bounds.

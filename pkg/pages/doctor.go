@@ -37,6 +37,7 @@ var gapTexts = map[model.Gap][2]string{
 	model.GapDirectWQE:           {"no call for 10 s: idle, or the program writes to its queues directly", "--rdma.qp-counters=use"},
 	model.GapDEVX:                {"the workload has DEVX objects, which may be queue pairs", ""},
 	model.GapFull:                {"no room for more verbs contexts", "raise --rdma.datapath-max-contexts"},
+	model.GapLost:                {"calls that could not be followed or read", "accelscope_probe_lost_total has the reason"},
 	model.GapNotSeen:             {"queue pairs that the hooks have not seen", "it ends when the program creates them again"},
 	model.GapUnattributed:        {"earlier bytes only: the device moved some while their owner was not known", ""},
 }

@@ -61,7 +61,8 @@ const unreadyModule = "cmis_not_ready"
 
 // shownGaps are the gaps of coverage that are neither a choice nor a pause.
 var shownGaps = []model.Gap{
-	model.GapRefused, model.GapLate, model.GapExtendedPoll, model.GapProviderUnsupported, model.GapDEVX, model.GapFull, model.GapNotSeen,
+	model.GapRefused, model.GapLate, model.GapExtendedPoll, model.GapProviderUnsupported, model.GapDEVX, model.GapFull, model.GapLost,
+	model.GapNotSeen,
 }
 
 func join(lists ...[]string) []string { return slices.Concat(lists...) }

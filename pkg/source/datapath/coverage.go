@@ -38,6 +38,9 @@ func (m *meter) coverage() []model.Coverage {
 		if full[id.cgroup] {
 			gaps = append(gaps, model.GapFull)
 		}
+		if s := m.fold.series[id]; s != nil && s.lost { // also by contexts that have ended
+			gaps = append(gaps, model.GapLost)
+		}
 		if m.kernel != nil && m.kernel.refused[gen.DatapathProgExisting] != nil { // it may have others that are older than the hooks
 			gaps = append(gaps, model.GapNotSeen)
 		}

@@ -81,6 +81,14 @@ func TestCoverage(t *testing.T) {
 			state: &found, at: full, want: []model.Gap{model.GapFull},
 			do: func(s *testSource) { s.opts.MaxContexts = 2 },
 		},
+		"a call was lost": {state: &found, at: full, want: []model.Gap{model.GapLost}, do: func(s *testSource) {
+			s.meter.fold.add(key, &gen.DatapathContextStat{Cgroup: 5, Device: 3, Lost: 1}, full)
+		}},
+		"a context that has ended lost a call": {state: &found, at: full, want: []model.Gap{model.GapLost}, do: func(s *testSource) {
+			other := gen.DatapathContextKey{Context: 0x2000, Tgid: 8, Number: 2}
+			s.meter.fold.add(other, &gen.DatapathContextStat{Cgroup: 5, Device: 3, Lost: 1}, full)
+			s.meter.fold.endContext(other)
+		}},
 		"HCA without a name": {state: &found, at: full, do: func(s *testSource) { clear(s.meter.names.byIndex) }},
 	}
 	for name, tt := range tests {

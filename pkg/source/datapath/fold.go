@@ -33,6 +33,7 @@ type contextCounts struct {
 	hits      [groups]uint64 // the last value
 	called    uint64         // CLOCK_MONOTONIC in nanoseconds when hits were seen to rise; 0: never
 	unread    uint64         // the last value
+	lost      uint64         // the last value
 	waited    uint64         // the last value
 	durations [gen.DatapathCompletedCOMPLETED]*gen.DatapathLatency
 }
@@ -96,6 +97,7 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, at
 		s.add(i, increase(&c.last[i], n), w)
 	}
 	s.unread += increase(&c.unread, stat.Unread)
+	s.lost = s.lost || increase(&c.lost, stat.Lost) > 0
 	if waited := increase(&c.waited, stat.WaitedNs); s.resting == [groups]int{} {
 		s.waited += waited
 	}

@@ -484,15 +484,15 @@ func TestLost(t *testing.T) {
 	var last gen.DatapathContextStat
 	f.do("unreadable", 0)
 	checkOps(t, "unreadable", k.counted(t, f.key, &last), ops{})
-	if lost := k.losses(); lost["datapath_unreadable"] != 1 || len(lost) != 1 {
-		t.Error(lost)
+	if lost := k.losses(); lost["datapath_unreadable"] != 1 || len(lost) != 1 || last.Lost != 1 {
+		t.Error(lost, last.Lost)
 	}
 	f.do("cycle", 0)
 	if d := k.counted(t, f.key, &last); d.Posted[opSend] != 16384 {
 		t.Errorf("%d of a chain without end", d.Posted[opSend])
 	}
-	if lost := k.losses(); lost["datapath_chain_cut"] != 1 || len(lost) != 2 {
-		t.Error(lost)
+	if lost := k.losses(); lost["datapath_chain_cut"] != 1 || len(lost) != 2 || last.Lost != 2 {
+		t.Error(lost, last.Lost)
 	}
 	f.do("chain", 1)
 	if d := k.counted(t, f.key, &last); d.Posted[opSend] != 1 || d.Hits[posts] != 1 {

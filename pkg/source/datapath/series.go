@@ -29,6 +29,7 @@ type series struct {
 	durations [gen.DatapathCompletedCOMPLETED]*durations
 	late      uint64                // contexts whose first operations are not counted
 	unread    uint64                // completions with unknown bytes
+	lost      bool                  // the bytes lack calls
 	waited    uint64                // for receives, in nanoseconds
 	contexts  int                   // existing contexts
 	resting   [groups]int           // contexts whose calls are counted in surveys only
