@@ -229,7 +229,7 @@ func (n node) options(t *testing.T) vm.Options {
 	}
 	options := vm.Options{
 		Kernel: n.kernel, Cgroup: n.cgroup, Devices: 2, Env: append(env, n.buildModules(t)...),
-		Timeout: time.Duration(size(60, 20)) * time.Minute, // all scenarios take half an hour, make test's 2 to 12 minutes
+		Timeout: time.Duration(size(60, 30)) * time.Minute, // all scenarios take half an hour, make test's 2 to 15 minutes
 	}
 	if n.preempt {
 		options.Preempt = "full"
