@@ -16,10 +16,13 @@ import (
 	"github.com/accelscope/accelscope/pkg/config"
 	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/program"
-	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
+// severities are the severities that --severity chooses from, worst first.
+var severities = []string{"critical", "warning", "info"}
+
 const (
+	ofSource   = "source"        // the kind of the subject of a verdict on the sensor
 	maxAge     = 2 * time.Minute // of a sensor's verdicts, from which on they say nothing about the node now
 	maxMessage = 1024            // bytes: node-problem-detector cuts longer output, maybe within a character, which the API server rejects
 )
@@ -96,15 +99,15 @@ func readVerdicts(ctx context.Context, url string) (list api.VerdictList, err er
 
 // counts reports whether a verdict is on one of the subjects, and severe enough. Verdicts on sources are on the sensor, not on the node.
 func counts(c *config.CheckNodeCommand, v *api.Verdict) bool {
-	severe := slices.Index(verdict.Severities, v.Severity) <= slices.Index(verdict.Severities, verdict.Severity(c.Severity))
+	severe := slices.Contains(severities[:slices.Index(severities, c.Severity)+1], string(v.Severity))
 	wanted := len(c.Subjects) == 0 || slices.Contains(c.Subjects, string(v.Subject.Kind))
-	return severe && wanted && v.Subject.Kind != verdict.OfSource
+	return severe && wanted && v.Subject.Kind != ofSource
 }
 
 // unjudged returns why the sensor cannot exclude a verdict that it does not list: a source or a device is not read, or there was no room.
 func unjudged(list api.VerdictList) string {
 	for _, v := range list.Verdicts {
-		if v.Subject.Kind == verdict.OfSource && v.Subject.Source != "events" { // events that were lost had been judged
+		if v.Subject.Kind == ofSource && v.Subject.Source != "events" { // events that were lost had been judged
 			return verdictLine(&v)
 		}
 	}

@@ -22,7 +22,7 @@ type CheckCommand struct {
 type CheckNodeCommand struct {
 	URL      string        `name:"url" default:"http://127.0.0.1:9847" help:"Sensor URL, optionally http://USER:PASSWORD@HOST."`
 	Severity string        `name:"severity" enum:"critical,warning,info" default:"critical" help:"Least severity that counts (${enum})."`
-	Subjects []string      `name:"subject" enum:"node,port,hca,gpu,switch,workload" placeholder:"KIND" help:"Only verdicts on these (${enum})."`
+	Subjects []string      `name:"subject" enum:"node,port,hca,gpu,switch,workload" placeholder:"KIND" help:"Only on these (${enum})."`
 	Timeout  time.Duration `name:"timeout" default:"4s" help:"Maximum time; a later answer is unknown."`
 }
 

@@ -19,8 +19,8 @@ var collectiveNotes = []string{
 		"probes. `other`: beyond 16 communicators of a workload, or 512 ranks of communicators of the node.",
 	"`rank`: `parent-3` is the rank in the communicator from which it was made, where its own rank is unknown.",
 	"`container_collective_bytes_total` is the number of elements in the call times the size of their type, not what the network moves.",
-	"`container_collective_coverage`: [the reasons](../docs/collectives.md#coverage). With `lost`, `budget` or `refused` the counts of two ranks " +
-		"must not be compared.",
+	"`container_collective_coverage`: [the reasons](../docs/collectives.md#coverage). With `lost`, `budget` or `refused` the counts of " +
+		"two ranks must not be compared.",
 }
 
 func collectiveMetrics() []metric {
