@@ -18,9 +18,6 @@ import (
 	"github.com/accelscope/accelscope/pkg/program"
 )
 
-// severities are the severities that --severity chooses from, worst first.
-var severities = []string{"critical", "warning", "info"}
-
 const (
 	ofSource   = "source"        // the kind of the subject of a verdict on the sensor
 	maxAge     = 2 * time.Minute // of a sensor's verdicts, from which on they say nothing about the node now
@@ -49,11 +46,11 @@ func checkNode(ctx context.Context, c *config.CheckNodeCommand, stdout io.Writer
 		fmt.Fprintln(stdout, fitting(lines))
 		return program.ErrReported
 	}
-	if reason := unjudged(list); reason != "" {
+	if reason := unjudged(c, &list); reason != "" {
 		fmt.Fprintln(stdout, fitting([]string{"unknown: " + reason}))
 		return program.ErrUnknown
 	}
-	fmt.Fprintf(stdout, "no verdict of severity %s\n", c.Severity)
+	fmt.Fprintf(stdout, "no verdict of severity %s: %s\n", c.Severity, strings.Join(list.Judged.Texts(), ", "))
 	return nil
 }
 
@@ -99,20 +96,27 @@ func readVerdicts(ctx context.Context, url string) (list api.VerdictList, err er
 
 // counts reports whether a verdict is on one of the subjects, and severe enough. Verdicts on sources are on the sensor, not on the node.
 func counts(c *config.CheckNodeCommand, v *api.Verdict) bool {
-	severe := slices.Contains(severities[:slices.Index(severities, c.Severity)+1], string(v.Severity))
 	wanted := len(c.Subjects) == 0 || slices.Contains(c.Subjects, string(v.Subject.Kind))
-	return severe && wanted && v.Subject.Kind != ofSource
+	return v.AtLeast(c.Severity) && wanted && v.Subject.Kind != ofSource
 }
 
-// unjudged returns why the sensor cannot exclude a verdict that it does not list: a source or a device is not read, or there was no room.
-func unjudged(list api.VerdictList) string {
-	for _, v := range list.Verdicts {
+// unjudged returns why the sensor cannot exclude a verdict that it does not list: a source or a device is not read, there was no room, or
+// the sensor reads no device of the subjects.
+func unjudged(c *config.CheckNodeCommand, list *api.VerdictList) string {
+	for i := range list.Verdicts {
+		v := &list.Verdicts[i]
 		if v.Subject.Kind == ofSource && v.Subject.Source != "events" { // events that were lost had been judged
-			return verdictLine(&v)
+			return verdictLine(v)
 		}
 	}
 	if list.Omitted > 0 {
 		return fmt.Sprintf("%d verdicts or counters without room", list.Omitted)
+	}
+	judged := map[string]int{"port": list.Judged.Ports, "hca": list.Judged.Ports, "gpu": list.Judged.GPUs, "switch": list.Judged.GPUs}
+	for _, kind := range c.Subjects {
+		if n, device := judged[kind]; device && n == 0 {
+			return "the sensor reads no " + kind
+		}
 	}
 	return ""
 }

@@ -39,6 +39,8 @@ func TestCheckNode(t *testing.T) {
 	events := of("AccelscopeEventsLost", verdict.Warning, verdict.OfSource, "events", "7 in 15m")
 	fine := of("NothingWrong", verdict.OK, verdict.OfNode, "node", "8 GPUs")
 	now := time.Now()
+	judged := verdict.Judged{Ports: 2, Active: 1, GPUs: 8, Workloads: 3, Sources: 9, Working: 7}
+	const all = "no verdict of severity critical: 1 of 2 ports are active, 8 GPUs, 3 workloads, 7 of 9 sources work\n"
 	for _, tt := range []struct {
 		name    string
 		list    api.VerdictList
@@ -47,49 +49,70 @@ func TestCheckNode(t *testing.T) {
 		want    error
 		out     string
 	}{
-		{"fine", api.VerdictList{At: now, Verdicts: []api.Verdict{fine}}, "success", nil, nil, "no verdict of severity critical\n"},
-		{"less severe", api.VerdictList{At: now, Verdicts: []api.Verdict{slow}}, "success", nil, nil, "no verdict of severity critical\n"},
+		{"fine", api.VerdictList{At: now, Judged: judged, Verdicts: []api.Verdict{fine}}, "success", nil, nil, all},
+		{"less severe", api.VerdictList{At: now, Judged: judged, Verdicts: []api.Verdict{slow}}, "success", nil, nil, all},
 		{
 			"problems",
-			api.VerdictList{At: now, Verdicts: []api.Verdict{lost, down, slow, blind}},
+			api.VerdictList{At: now, Judged: judged, Verdicts: []api.Verdict{lost, down, slow, blind}},
 			"success", nil, program.ErrReported,
 			"GPULost GPU 3: XID 79; 2026-01-01T00:00:00Z\nRDMAPortDown mlx5_0/1: DOWN; for 4m\n",
 		},
 		{
 			"warnings too",
-			api.VerdictList{At: now, Verdicts: []api.Verdict{slow}},
+			api.VerdictList{At: now, Judged: judged, Verdicts: []api.Verdict{slow}},
 			"success",
 			[]string{"--severity=warning"},
 			program.ErrReported, "RDMALinkDegraded mlx5_1/1: 100 of 400 Gb/s\n",
 		},
 		{
 			"one kind",
-			api.VerdictList{At: now, Verdicts: []api.Verdict{lost, down}},
+			api.VerdictList{At: now, Judged: judged, Verdicts: []api.Verdict{lost, down}},
 			"success",
 			[]string{"--subject=port,hca"},
 			program.ErrReported, "RDMAPortDown mlx5_0/1: DOWN; for 4m\n",
 		},
 		{
 			"events are not the node",
-			api.VerdictList{At: now, Verdicts: []api.Verdict{events}},
+			api.VerdictList{At: now, Judged: judged, Verdicts: []api.Verdict{events}},
 			"success", nil, nil,
-			"no verdict of severity critical\n",
+			all,
 		},
 		{
 			"a device is not read",
-			api.VerdictList{At: now, Verdicts: []api.Verdict{slow, blind}},
+			api.VerdictList{At: now, Judged: judged, Verdicts: []api.Verdict{slow, blind}},
 			"success", nil, program.ErrUnknown,
 			"unknown: AccelscopeDeviceUnreadable nvidia 3: stuck: no answer\n",
 		},
 		{
+			"no GPU is read",
+			api.VerdictList{At: now, Judged: verdict.Judged{Ports: 2}, Verdicts: []api.Verdict{fine}},
+			"success",
+			[]string{"--subject=gpu,switch"},
+			program.ErrUnknown, "unknown: the sensor reads no gpu\n",
+		},
+		{
+			"no port is read",
+			api.VerdictList{At: now, Judged: verdict.Judged{GPUs: 8}, Verdicts: []api.Verdict{fine}},
+			"success",
+			[]string{"--subject=port,hca"},
+			program.ErrUnknown, "unknown: the sensor reads no port\n",
+		},
+		{
+			"one kind is read",
+			api.VerdictList{At: now, Judged: verdict.Judged{Ports: 2}, Verdicts: []api.Verdict{fine}},
+			"success",
+			[]string{"--subject=port,gpu"},
+			program.ErrUnknown, "unknown: the sensor reads no gpu\n",
+		},
+		{
 			"no room",
-			api.VerdictList{At: now, Verdicts: []api.Verdict{slow}, Omitted: 2},
+			api.VerdictList{At: now, Judged: judged, Verdicts: []api.Verdict{slow}, Omitted: 2},
 			"success", nil, program.ErrUnknown,
 			"unknown: 2 verdicts or counters without room\n",
 		},
 		{
 			"partial",
-			api.VerdictList{At: now, Verdicts: []api.Verdict{fine}},
+			api.VerdictList{At: now, Judged: judged, Verdicts: []api.Verdict{fine}},
 			"partial: nvidia is late", nil, program.ErrUnknown,
 			"unknown: nvidia is late\n",
 		},

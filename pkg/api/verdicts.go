@@ -5,6 +5,7 @@ package api
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/identity"
@@ -19,6 +20,8 @@ type VerdictList struct {
 	At       time.Time `json:"at"`
 	Verdicts []Verdict `json:"verdicts"`
 	Omitted  int       `json:"omitted"` // verdicts and counters without room
+	// Judged is what was judged: no verdict on a GPU says nothing where no GPU was read.
+	Judged verdict.Judged `json:"judged"`
 }
 
 // Verdict is a condition that holds.
@@ -30,6 +33,13 @@ type Verdict struct {
 	Evidence []string         `json:"evidence"`
 	Since    time.Time        `json:"since"`
 	Runbook  string           `json:"runbook"`
+}
+
+// AtLeast reports whether the verdict has a severity or a worse one.
+func (v *Verdict) AtLeast(severity string) bool {
+	least := slices.Index(verdict.Severities, verdict.Severity(severity))
+	own := slices.Index(verdict.Severities, v.Severity)
+	return own >= 0 && own <= least
 }
 
 // VerdictSubject is what has the condition. Fields that do not apply are empty or 0.
@@ -50,7 +60,7 @@ func verdicts(k *Known, _ *http.Request) (any, error) {
 	if len(k.Verdicts.Verdicts) == 0 {
 		return nil, errUnjudged
 	}
-	return VerdictList{At: k.At.UTC(), Verdicts: Verdicts(k.Verdicts.Verdicts), Omitted: k.Verdicts.Omitted}, nil
+	return VerdictList{At: k.At.UTC(), Verdicts: Verdicts(k.Verdicts.Verdicts), Omitted: k.Verdicts.Omitted, Judged: k.Verdicts.Judged}, nil
 }
 
 // Verdicts returns verdicts in the form of REST, in the same order.

@@ -19,7 +19,8 @@ import (
 // hostile.
 func TestVerdicts(t *testing.T) {
 	at := time.Unix(1700000000, 0)
-	found := verdict.Result{Omitted: 3, Verdicts: []verdict.Verdict{
+	judged := verdict.Judged{Ports: 6, Active: 5, GPUs: 4, Workloads: 3, Sources: 2, Working: 1}
+	found := verdict.Result{Omitted: 3, Judged: judged, Verdicts: []verdict.Verdict{
 		{
 			Name: "RDMAPortDown", Severity: verdict.Critical, Subject: verdict.Subject{Kind: verdict.OfPort, Device: "mlx5_0", Port: 1},
 			Summary: "down", Since: at, Runbook: "https://example.com/RDMAPortDown.md",
@@ -38,7 +39,7 @@ func TestVerdicts(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &answer); err != nil || status != http.StatusOK {
 		t.Fatalf("%d %v", status, err)
 	}
-	want := VerdictList{At: at.UTC(), Omitted: 3, Verdicts: []Verdict{
+	want := VerdictList{At: at.UTC(), Omitted: 3, Judged: found.Judged, Verdicts: []Verdict{
 		{
 			Name: "RDMAPortDown", Severity: "critical", Subject: VerdictSubject{Kind: "port", Name: "mlx5_0/1", Device: "mlx5_0", Port: 1},
 			Summary: "down", Evidence: []string{"state DOWN, physical state Polling"}, Since: at.UTC(), Runbook: "https://example.com/RDMAPortDown.md",

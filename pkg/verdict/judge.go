@@ -31,6 +31,17 @@ type Result struct {
 	Verdicts []Verdict // at least one, NothingWrong, if anything was judged
 	// Omitted is the number of verdicts, and of counters to judge, without room.
 	Omitted int
+	Judged  Judged
+}
+
+// Judged is the number of what was judged.
+type Judged struct {
+	Ports     int `json:"ports"`
+	Active    int `json:"active_ports"`
+	GPUs      int `json:"gpus"`
+	Workloads int `json:"workloads"`
+	Sources   int `json:"sources"`
+	Working   int `json:"working_sources"`
 }
 
 // Judge judges refreshes, one after the other. The zero Judge is ready to use. It is not safe for concurrent use.
@@ -139,7 +150,7 @@ func (j *Judge) result(r *round) Result {
 	slices.SortFunc(r.found, worstFirst)
 	workloads := room{perOwner: maxPerOwner, perNamespace: maxPerNamespace, all: maxWorkloads}
 	devices := room{all: maxDevices}
-	out := Result{Verdicts: []Verdict{}}
+	out := Result{Verdicts: []Verdict{}, Judged: r.judged()}
 	for i := range r.found {
 		f := &r.found[i]
 		if f.subject.Kind == OfWorkload && !workloads.take(&f.subject.Owner) || f.subject.Kind != OfWorkload && !devices.take(nil) {
@@ -170,35 +181,38 @@ func (j *Judge) addQuiet(r *round, out *Result) {
 	case j.quiet.IsZero():
 		j.quiet = r.At
 	}
-	judged := r.judged()
-	f := finding{foundKey{nothingWrong, Subject{Kind: OfNode}}, func() []string { return judged }, j.quiet}
+	f := finding{foundKey{nothingWrong, Subject{Kind: OfNode}}, out.Judged.Texts, j.quiet}
 	out.Verdicts = append(out.Verdicts, f.verdict())
 }
 
-// judged lists what was judged.
-func (in *Input) judged() []string {
-	active, ports := 0, 0
+// judged counts what is judged. The GPUs include the instances of split GPUs.
+func (in *Input) judged() Judged {
+	n := Judged{GPUs: len(in.Facts.GPUs), Workloads: max(0, len(in.Shares.Owners)-1), Sources: len(in.States)}
 	for i := range in.Facts.HCAs {
 		if in.Facts.HCAs[i].Parent != "" {
 			continue
 		}
 		for j := range in.Facts.HCAs[i].Ports {
-			if ports++; in.Facts.HCAs[i].Ports[j].State == stateActive {
-				active++
+			if n.Ports++; in.Facts.HCAs[i].Ports[j].State == stateActive {
+				n.Active++
 			}
 		}
 	}
-	working := 0
 	for _, s := range in.States {
 		if s.State == model.StateOK {
-			working++
+			n.Working++
 		}
 	}
+	return n
+}
+
+// Texts are the numbers as evidence.
+func (n Judged) Texts() []string {
 	return []string{
-		fmt.Sprintf("%d of %d ports are active", active, ports),
-		fmt.Sprintf("%d GPUs", len(in.Facts.GPUs)),
-		fmt.Sprintf("%d workloads", max(0, len(in.Shares.Owners)-1)),
-		fmt.Sprintf("%d of %d sources work", working, len(in.States)),
+		fmt.Sprintf("%d of %d ports are active", n.Active, n.Ports),
+		fmt.Sprintf("%d GPUs", n.GPUs),
+		fmt.Sprintf("%d workloads", n.Workloads),
+		fmt.Sprintf("%d of %d sources work", n.Working, n.Sources),
 	}
 }
 
