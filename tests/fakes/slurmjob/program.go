@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 )
 
@@ -72,6 +73,9 @@ func Program(devices ...Device) asm.Instructions {
 // Attach attaches a device program to a cgroup until the returned function is called.
 func Attach(t testing.TB, cgroup string, program asm.Instructions, flags uint32) (detach func()) {
 	t.Helper()
+	if err := rlimit.RemoveMemlock(); err != nil { // before Linux 5.11 a large program exceeds it
+		t.Fatal(err)
+	}
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "Slurm_Cgroup_v2", Type: ebpf.CGroupDevice, Instructions: program, License: "GPL"})
 	if err != nil {
 		t.Fatal(err)
