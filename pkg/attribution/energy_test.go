@@ -138,11 +138,21 @@ func (g *gpuTime) pass(mJ uint64) map[string]uint64 {
 }
 
 func (g *gpuTime) read() map[string]uint64 {
+	g.GPUUses = slices.Clone(g.GPUUses)
+	g.GPUUses[0].Listed++
+	return g.unlisted()
+}
+
+// unlisted is read without a new list of processes.
+func (g *gpuTime) unlisted() map[string]uint64 {
 	g.now = g.now.Add(5 * time.Second)
 	g.Counted, g.GPUs[0].EnergyRead = g.now, g.now
 	a := attributeNext(g.facts, g.owners, &g.counters)
 	return energyOf(&a)
 }
+
+// rest sets the idle power in watts, after the first reading.
+func (g *gpuTime) rest(watts float64) { g.counters.energy.gpus["GPU-0"].idle = model.Some(watts) }
 
 // checkEnergy removes shares of before the steps and compares the rest.
 func checkEnergy(t *testing.T, got, want map[string]uint64) {
@@ -172,8 +182,8 @@ func TestEnergy(t *testing.T) {
 		}, map[string]uint64{"docker:a exclusive": 500}},
 		"used by one, allocated to another": {func(g *gpuTime) map[string]uint64 {
 			g.allocate("b")
-			g.GPUs[0].IdlePower = model.Some(0.02) // 100 mJ in 5 s
 			g.read()
+			g.rest(0.02) // 100 mJ in 5 s
 			g.use(1, s)
 			return g.pass(500)
 		}, map[string]uint64{"docker:a activity": 400, "docker:b activity": 100}},
@@ -202,8 +212,8 @@ func TestEnergy(t *testing.T) {
 		}, map[string]uint64{" ": 500}},
 		"users may be missing": {func(g *gpuTime) map[string]uint64 {
 			g.allocate("a")
-			g.GPUs[0].IdlePower = model.Some(0.02)
 			g.read()
+			g.rest(0.02)
 			g.use(1, 3*s)
 			g.use(0, -1)
 			return g.pass(500)
@@ -265,6 +275,47 @@ func TestEnergy(t *testing.T) {
 			g.use(1, s)
 			return g.pass(40)
 		}, map[string]uint64{"docker:a exclusive": 140, " ": 60}},
+		"the users are listed later": {func(g *gpuTime) map[string]uint64 {
+			g.read()
+			g.use(1, s)
+			g.use(2, s)
+			g.pass(400)
+			g.count(g.counter() + 60)
+			g.unlisted()
+			g.use(1, 3*s)
+			g.use(2, s)
+			g.count(g.counter() + 40)
+			return g.read()
+		}, map[string]uint64{"docker:a activity": 275, "docker:b activity": 225}},
+		"the users are not listed again": {func(g *gpuTime) (got map[string]uint64) {
+			g.read()
+			g.use(1, s)
+			g.pass(400)
+			for range 12 {
+				g.count(g.counter() + 10)
+				got = g.unlisted()
+			}
+			return got
+		}, map[string]uint64{"docker:a exclusive": 400, " ": 120}},
+		"idle power": {func(g *gpuTime) map[string]uint64 {
+			g.allocate("b")
+			g.read()
+			g.pass(200) // 40 mW
+			g.GPUs[0].Utilization = model.Some(0.01)
+			g.pass(50)
+			g.GPUs[0].Utilization = model.Some(0)
+			g.GPUs[0].Engines = []model.Figure{{Name: "memory", Value: 1}, {Name: "gfx", Value: 0.01}}
+			g.pass(50)
+			g.GPUs[0].Engines[1].Value = 0
+			g.pass(100) // 20 mW
+			g.pass(300)
+			g.use(9, -1)
+			g.pass(10)
+			g.use(9, s)
+			g.pass(500)
+			g.use(1, s)
+			return g.pass(500) // used by cgroup 9 in the interval before
+		}, map[string]uint64{"docker:a activity": 400, "docker:b exclusive": 700, "docker:b activity": 210, " ": 400}},
 		"not measured": {func(g *gpuTime) map[string]uint64 {
 			g.count(0)
 			g.read()
@@ -287,6 +338,21 @@ func TestEnergy(t *testing.T) {
 	}
 }
 
+// TestEnergyOfPartitions: the parts of an AMD accelerator have no counters of their own, and their processes are listed by cgroup.
+func TestEnergyOfPartitions(t *testing.T) {
+	g := newGPUTime()
+	g.GPUs[0].Vendor = model.AMD
+	for _, n := range []string{"0", "1", "2", "3"} {
+		g.GPUs = append(g.GPUs, model.GPU{Vendor: model.AMD, UUID: "GPU-0:" + n, Parent: "GPU-0", Profile: "CPX/NPS4", Nodes: []string{"/dev/dri/renderD" + n}})
+	}
+	g.Containers = []model.Container{{ID: "a", Runtime: "docker", Name: "a", Devices: []string{"/dev/dri/renderD1", "/dev/dri/renderD2"}}}
+	g.read()
+	g.rest(0.08) // 400 mJ in 5 s
+	g.use(1, 3*time.Second)
+	g.use(2, time.Second)
+	checkEnergy(t, g.pass(1200), map[string]uint64{"docker:a activity": 200 + 600, "docker:b activity": 200, " ": 200})
+}
+
 // TestEnergyOfInstances: an instance with two slices and an instance with one.
 func TestEnergyOfInstances(t *testing.T) {
 	split := func() *gpuTime {
@@ -295,7 +361,6 @@ func TestEnergyOfInstances(t *testing.T) {
 			return model.GPU{Vendor: model.NVIDIA, UUID: "MIG-" + instance, Parent: "GPU-0", Instance: instance, Profile: profile, Nodes: []string{"/dev/nvidia-caps/" + instance}}
 		}
 		g.GPUs = append(g.GPUs, part("1", "2g.20gb"), part("2", "1g.10gb"))
-		g.GPUs[0].IdlePower = model.Some(0.06) // 300 mJ in 5 s
 		g.Containers = []model.Container{{ID: "b", Runtime: "docker", Name: "b", Devices: []string{"/dev/nvidia-caps/2"}}}
 		g.GPUProcesses = []model.GPUProcess{{GPU: "MIG-1", PID: 1, Cgroup: 1}}
 		return g
@@ -303,12 +368,14 @@ func TestEnergyOfInstances(t *testing.T) {
 	g := split()
 	g.Containers = append(g.Containers, model.Container{ID: "a", Runtime: "docker", Name: "a", Devices: []string{"/dev/nvidia-caps/1"}})
 	g.read()
+	g.rest(0.06) // 300 mJ in 5 s
 	g.useOf("1", 0, 3*time.Second)
 	g.useOf("2", 0, 3*time.Second)
 	checkEnergy(t, g.pass(1200), map[string]uint64{"docker:a mig": 800, "docker:b mig": 400})
 
 	g = split() // instance 1 is allocated to nobody
 	g.read()
+	g.rest(0.06) // 300 mJ in 5 s
 	g.useOf("1", 0, 3*time.Second)
 	g.useOf("2", 0, 0)
 	checkEnergy(t, g.pass(1200), map[string]uint64{"docker:a mig": 900, "docker:b mig": 100, " ": 200})
@@ -316,6 +383,7 @@ func TestEnergyOfInstances(t *testing.T) {
 	g = split() // without GPM, and with two users of instance 1
 	g.GPUProcesses = append(g.GPUProcesses, model.GPUProcess{GPU: "MIG-1", PID: 2, Cgroup: 3})
 	g.read()
+	g.rest(0.06)
 	checkEnergy(t, g.pass(1200), map[string]uint64{"docker:b mig": 100, " ": 1100})
 }
 
@@ -346,7 +414,7 @@ func TestEnergyAddsUp(t *testing.T) {
 			}
 			switch n := r.IntN(20); {
 			case n == 0:
-				g.GPUs[0].IdlePower = model.Some(float64(r.IntN(80)))
+				g.rest(float64(r.IntN(80)))
 			case n == 1: // the owner ends; its energy is nobody's
 				g.counters.Expire([]identity.OwnerID{identity.OwnerID(1 + r.IntN(3))})
 				last = map[string]uint64{}

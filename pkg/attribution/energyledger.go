@@ -24,6 +24,12 @@ const (
 	maxEnergyGPUs, maxEnergyShares = 256, 4096
 	// mostPower, in watts, is more than any GPU draws: a counter that grows faster has a wrong value.
 	mostPower = 10000
+	// shortestIdle, in seconds, is the shortest interval whose mean power counts as idle power.
+	shortestIdle = 1
+	// longestWait is how long an interval waits for a list of users. After that its energy is nobody's.
+	longestWait = time.Minute
+	// negligible is the ratio below which an engine did nothing.
+	negligible = 0.005
 )
 
 // energyLedger divides what the energy counters of GPUs grow by, once. The shares of a GPU add up to its counter, to
@@ -34,10 +40,12 @@ type energyLedger struct {
 }
 
 type gpuEnergy struct {
-	counter      uint64    // the last value, in millijoules
-	at           time.Time // before the refresh with this value
-	read         time.Time // see model.GPU
-	low          uint64    // a value below it, which is a restart if the counter grows from there; 0: none
+	counter      uint64         // the last value, in millijoules
+	at           time.Time      // before the refresh with this value
+	read         time.Time      // see model.GPU
+	low          uint64         // a value below it, which is a restart if the counter grows from there; 0: none
+	listed       uint64         // rounds of uses at the last value
+	idle         model.Optional // the lowest power, in watts, of an interval in which nothing ran
 	unattributed uint64
 	accounts     []*energyAccount
 	uses         map[useKey]model.GPUUse   // at the last value
@@ -79,7 +87,7 @@ func (o *users) energy(s *model.Snapshot, l *energyLedger) (shares []EnergyShare
 			case e != nil:
 				o.settleEnergy(e, g, s, counter, uses[g.UUID])
 			case len(l.gpus) < maxEnergyGPUs:
-				e = &gpuEnergy{counter: counter, at: s.Counted, read: g.EnergyRead, unattributed: counter}
+				e = &gpuEnergy{counter: counter, at: s.Counted, read: g.EnergyRead, listed: listed(uses[g.UUID]), unattributed: counter}
 				l.gpus[g.UUID] = e
 				o.energyUsers(e, g, s, uses[g.UUID], partsOf(s, g))
 			}
@@ -102,25 +110,40 @@ func (e *gpuEnergy) appendTo(shares []EnergyShare, g *model.GPU, o *users) []Ene
 	return shares
 }
 
-// settleEnergy ends an interval if the counter has a new value. Without a new value, the interval goes on.
+// listed returns the number of rounds of a GPU.
+func listed(uses []*model.GPUUse) (rounds uint64) {
+	for _, u := range uses {
+		rounds += u.Listed
+	}
+	return rounds
+}
+
+// settleEnergy ends an interval if the counter has a new value and the users were listed. Otherwise the interval goes on.
 func (o *users) settleEnergy(e *gpuEnergy, g *model.GPU, s *model.Snapshot, counter uint64, uses []*model.GPUUse) {
 	grown, restarted := e.next(counter, s.Counted)
-	if grown == 0 {
+	rounds := listed(uses)
+	if grown == 0 || rounds == e.listed && s.Counted.Sub(e.at) < longestWait {
 		return
 	}
 	parts := partsOf(s, g)
 	users := o.energyUsers(e, g, s, uses, parts)
+	took := g.EnergyRead.Sub(e.read).Seconds()
 	method := EnergyActivity
 	switch {
-	case restarted:
+	case restarted || rounds == e.listed:
 		users = nil // they are not known
+	case quiet(g, users) && took >= shortestIdle:
+		if watts := float64(grown) / 1000 / took; !e.idle.Known || watts < e.idle.Value {
+			e.idle = model.Some(watts)
+		}
+	}
+	switch {
 	case len(parts) > 0:
 		method = EnergyMIG
 	case len(users) == 1:
 		method = EnergyExclusive
 	}
-	took := g.EnergyRead.Sub(e.read).Seconds()
-	idle := model.Optional{Value: g.IdlePower.Value * took * 1000, Known: g.IdlePower.Known}
+	idle := model.Optional{Value: e.idle.Value * took * 1000, Known: e.idle.Known}
 	shares := divideEnergy(grown, idle, users)
 	left := grown
 	for i, n := range shares {
@@ -133,7 +156,22 @@ func (o *users) settleEnergy(e *gpuEnergy, g *model.GPU, s *model.Snapshot, coun
 		}
 	}
 	e.unattributed += left
-	e.counter, e.at, e.read, e.low = counter, s.Counted, g.EnergyRead, 0
+	e.counter, e.at, e.read, e.low, e.listed = counter, s.Counted, g.EnergyRead, 0, rounds
+}
+
+// quiet reports whether nothing ran on a GPU in an interval with these users, as far as activity is reported.
+func quiet(g *model.GPU, users []energyUser) bool {
+	for i := range users {
+		if users[i].busy > 0 || users[i].unknown {
+			return false
+		}
+	}
+	for _, e := range g.Engines {
+		if e.Name != "memory" && e.Value >= negligible {
+			return false
+		}
+	}
+	return g.Utilization.Value < negligible
 }
 
 // next returns what the counter has grown by, 0 if that is not clear yet. Drivers now and then return a wrong value: a

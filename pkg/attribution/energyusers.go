@@ -38,11 +38,7 @@ func (o *users) energyUsers(
 	}
 	e.uses = latest
 	if len(parts) == 0 {
-		for i := range o.a.Assigned {
-			if a := &o.a.Assigned[i]; a.GPU == g && a.Allocated != "" {
-				list.user(o.a.ID(a.Owner)).held = 1
-			}
-		}
+		o.holders(&list, g, s)
 	}
 	for i := range parts {
 		o.addPart(&list, &parts[i], s)
@@ -59,6 +55,33 @@ func (o *users) energyUsers(
 	}
 	return list.users
 }
+
+// holders adds the owners to whom a GPU is allocated, or partitions of it. Nobody holds the other partitions.
+func (o *users) holders(list *userList, g *model.GPU, s *model.Snapshot) {
+	free := 0
+	for i := range s.GPUs {
+		if isPart(&s.GPUs[i], g) {
+			free++
+		}
+	}
+	for i := range o.a.Assigned {
+		a := &o.a.Assigned[i]
+		switch {
+		case a.Allocated == "" || a.GPU == nil:
+		case a.GPU == g:
+			list.user(o.a.ID(a.Owner)).held = 1
+		case isPart(a.GPU, g):
+			list.user(o.a.ID(a.Owner)).held++
+			free--
+		}
+	}
+	if free > 0 {
+		list.user(identity.Unattributed).held += float64(free)
+	}
+}
+
+// isPart reports whether a GPU is a part of another one: a MIG instance, or a partition.
+func isPart(part, of *model.GPU) bool { return part.Parent == of.UUID && part.UUID != of.UUID }
 
 type userList struct {
 	users []energyUser
@@ -89,7 +112,7 @@ type energyParts []energyPart
 // partsOf returns the MIG instances of a GPU. Their activity is unknown.
 func partsOf(s *model.Snapshot, g *model.GPU) (parts energyParts) {
 	for i := range s.GPUs {
-		if p := &s.GPUs[i]; p.Parent == g.UUID && p.UUID != g.UUID {
+		if p := &s.GPUs[i]; isPart(p, g) && p.Instance != "" {
 			parts = append(parts, energyPart{gpu: p, slices: slicesOf(p.Profile), unknown: true})
 		}
 	}

@@ -17,7 +17,7 @@ var gpuShareNotes = []string{
 	"`container_gpu_utilization_ratio`: since the previous list, for engines that the driver reports by process: NVIDIA `sm`, " +
 		"`memory`, `encoder`, `decoder`; AMD fdinfo engines, `sdma` and `cu` (occupied compute units); Intel `render`, `copy`, " +
 		"`video`, `video-enhance`, `compute`. If the GPU reports the engine, shares add up to `gpu_engine_utilization_ratio`.",
-	"`container_gpu_energy_joules_total`: NVIDIA. `method`: `exclusive`, `activity` or `mig`: [how energy is " +
+	"`container_gpu_energy_joules_total`: `method`: `exclusive`, `activity` or `mig`: [how energy is " +
 		"divided](../docs/gpus.md#energy-of-workloads). Shares, with the unattributed share (empty `method`), add up to " +
 		"`gpu_energy_joules_total`; if that starts again, they go on. A removed workload's energy moves to the unattributed share.",
 	"`container_gpu_processes` and `container_gpu_memory_used_bytes` are 0 for an allocated, unused GPU.",

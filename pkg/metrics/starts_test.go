@@ -66,9 +66,9 @@ func startedFacts(first bool) model.Snapshot {
 	s.Collectives = oneRow(model.CollectiveKey{Library: "nccl", Communicator: "late", Operation: "all_reduce"}, model.Launches{Count: 1, Bytes: 5})
 	s.OwnerLosses = oneRow(model.LossKey{Reason: "verbs_map_share"}, model.Count(1))
 	s.GPUs = []model.GPU{{Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", Energy: model.Some(2)}}
-	s.GPUUses = []model.GPUUse{{GPU: "GPU-0"}, {GPU: "GPU-0", Cgroup: 101, Rounds: 1}}
+	s.GPUUses = []model.GPUUse{{GPU: "GPU-0", Listed: 2}, {GPU: "GPU-0", Cgroup: 101, Rounds: 1}}
 	if first {
-		s.GPUs[0].Energy, s.GPUUses = model.Some(1), s.GPUUses[:1]
+		s.GPUs[0].Energy, s.GPUUses = model.Some(1), []model.GPUUse{{GPU: "GPU-0", Listed: 1}}
 		s.Created, s.Verbs, s.VerbErrors, s.Traffic = s.Created[:0], s.Verbs[:0], s.VerbErrors[:0], nil
 		s.WorkRequests, s.CompletionErrors, s.Completions = s.WorkRequests[:0], s.CompletionErrors[:0], s.Completions[:0]
 		s.Late, s.Unread, s.Spent, s.DeviceOpens = s.Late[:0], s.Unread[:0], s.Spent[:0], s.DeviceOpens[:0]

@@ -170,7 +170,6 @@ func (g *GPU) Bound() {
 	b.value("power_limit", &kindPowerLimit, &g.PowerLimit, none)
 	b.value("power", &kindPower, &g.Power, g.PowerLimit)
 	b.value("power_instant", &kindPower, &g.PowerInstant, g.PowerLimit)
-	b.value("power_idle", &kindPower, &g.IdlePower, g.PowerLimit)
 	b.value("energy", &kindEnergy, &g.Energy, none)
 	b.figures("clock_max", &kindHighest, &g.MaxClocks, nil)
 	highest := g.MaxClocks

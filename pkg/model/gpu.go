@@ -69,12 +69,10 @@ type GPU struct {
 	Power, PowerInstant, PowerLimit Optional // in watts
 	Energy                          Optional // in joules, cumulative
 	EnergyRead                      time.Time
-	// IdlePower is the lowest power, in watts, of a time in which nothing ran on the GPU; unknown until there was one.
-	IdlePower         Optional
-	FanSpeed          Optional // 0 to 1
-	PerformanceState  Optional // 0 is the fastest
-	Clocks, MaxClocks []Figure // in hertz: graphics, sm, memory, video, soc, fabric
-	Throttles         []GPUCondition
+	FanSpeed                        Optional // 0 to 1
+	PerformanceState                Optional // 0 is the fastest
+	Clocks, MaxClocks               []Figure // in hertz: graphics, sm, memory, video, soc, fabric
+	Throttles                       []GPUCondition
 	// Throttled is the cumulative throttled time by reason, in seconds.
 	Throttled []Figure
 

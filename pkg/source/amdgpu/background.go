@@ -123,5 +123,9 @@ func (s *Source) list(gpus []model.GPU) *listing {
 	}
 	l.Processes, l.Err = s.lister.list(gpus, l.At)
 	l.GPUs.pools = s.lister.pools
+	awake := slices.DeleteFunc(slices.Clone(gpus), func(g model.GPU) bool { return g.Suspended })
+	s.meter.Add(l.At, s.o.Interval, awake, l.Processes, l.Err, func(p *model.GPUProcess) model.Optional {
+		return s.lister.activity[drm.Use{GPU: p.GPU, PID: p.PID}]
+	})
 	return l
 }

@@ -44,7 +44,9 @@ type lister struct {
 	counters                   drm.Counters
 	started                    time.Time // of the first listing
 
-	pools pools // of the last listing
+	// Of the last listing.
+	pools    pools
+	activity map[drm.Use]model.Optional
 }
 
 func newLister(o Options) *lister {
@@ -157,7 +159,9 @@ func (l *lister) processes(usages map[drm.Use]*usage) []model.GPUProcess {
 	for k, u := range usages {
 		computes[k.PID] = computes[k.PID] || u.compute > 0
 	}
+	l.activity = make(map[drm.Use]model.Optional, len(usages))
 	return drm.GPUProcesses(usages, l.o.CgroupOf, func(p *model.GPUProcess, u *usage) {
+		l.activity[drm.Use{GPU: p.GPU, PID: p.PID}] = u.activity()
 		p.Memory, p.GTT = u.memory(computes[p.PID], l.pools.gtt[p.GPU])
 		p.Engines = u.engines.Figures()
 	})

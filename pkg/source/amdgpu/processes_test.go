@@ -359,3 +359,30 @@ func TestRates(t *testing.T) {
 		}
 	}
 }
+
+// TestActivity: compute is measured by the compute units that it occupies. Copying is no activity of the GPU.
+func TestActivity(t *testing.T) {
+	engines := func(list ...any) drm.Engines {
+		e := drm.Engines{Known: true}
+		for i := 0; i < len(list); i += 2 {
+			e.Add(list[i].(string), list[i+1].(float64))
+		}
+		return e
+	}
+	for name, c := range map[string]struct {
+		use  usage
+		want model.Optional
+	}{
+		"first listing":             {usage{client: 1}, model.Optional{}},
+		"nothing":                   {usage{client: 1, engines: engines()}, model.Some(0)},
+		"graphics":                  {usage{client: 1, engines: engines("gfx", 0.25, "decoder", 0.5)}, model.Some(0.5)},
+		"compute":                   {usage{compute: 1, engines: engines("cu", 0.75, "sdma", 1.0)}, model.Some(0.75)},
+		"compute of older hardware": {usage{compute: 1, engines: engines("sdma", 1.0, "gfx", 0.0)}, model.Optional{}},
+		"compute that does nothing": {usage{compute: 1, engines: engines("cu", 0.0)}, model.Some(0)},
+		"compute and graphics":      {usage{compute: 1, engines: engines("cu", 0.25, "gfx", 0.5)}, model.Some(0.5)},
+	} {
+		if got := c.use.activity(); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}

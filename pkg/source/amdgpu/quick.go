@@ -91,7 +91,10 @@ func (r *reader) readQuick(now time.Time) {
 			g.Clocks = append(g.Clocks, c)
 		}
 	}
-	g.Energy, g.Links, g.PCIe = r.table.energy, r.table.links, r.table.pcie
+	if g.Energy = r.table.energy; g.Energy.Known {
+		g.EnergyRead = now
+	}
+	g.Links, g.PCIe = r.table.links, r.table.pcie
 	g.Throttled, g.Throttles = r.throttling.add(r.table)
 	r.quick = g
 }

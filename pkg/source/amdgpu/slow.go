@@ -148,7 +148,7 @@ func (r *reader) state() state {
 		return state{read: true, gpu: g, silent: r.silent}
 	}
 	q, s := r.quick, r.slow
-	g.Utilization, g.Temperatures, g.Power, g.Energy = q.Utilization, q.Temperatures, q.Power, q.Energy
+	g.Utilization, g.Temperatures, g.Power, g.Energy, g.EnergyRead = q.Utilization, q.Temperatures, q.Power, q.Energy, q.EnergyRead
 	g.Dropped = q.Dropped
 	g.FanSpeed, g.Clocks, g.Throttles, g.Throttled = q.FanSpeed, q.Clocks, q.Throttles, q.Throttled
 	g.Memory, g.GTT, g.UsesGTT, g.Engines = s.Memory, s.GTT, s.UsesGTT, s.Engines

@@ -212,7 +212,8 @@ func unwrap[T any](b []byte, list *[]T) error {
 func (s *smi) merge(g *model.GPU) {
 	s.mu.Lock()
 	other, ok := s.gpus[g.PCIAddress]
-	old := time.Since(s.at) > smiOld*s.interval
+	at := s.at
+	old := time.Since(at) > smiOld*s.interval
 	if g.Energy.Known {
 		s.kernelEnergy[g.PCIAddress] = true
 	}
@@ -233,6 +234,9 @@ func (s *smi) merge(g *model.GPU) {
 		if !v.is.Known {
 			*v.is = *v.would
 		}
+	}
+	if other.Energy.Known && g.Energy == other.Energy {
+		g.EnergyRead = at
 	}
 	if g.Temperatures == nil {
 		g.Temperatures = other.Temperatures

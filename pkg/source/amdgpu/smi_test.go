@@ -78,7 +78,7 @@ func TestSMIMerge(t *testing.T) {
 	g := model.GPU{PCIAddress: "0000:c1:00.0", Name: "kernel", Power: model.Some(0)}
 	s.merge(&g)
 	want := fromSMI
-	want.PCIAddress, want.Name, want.Power = "0000:c1:00.0", "kernel", model.Some(0)
+	want.PCIAddress, want.Name, want.Power, want.EnergyRead = "0000:c1:00.0", "kernel", model.Some(0), s.at
 	if !reflect.DeepEqual(g, want) {
 		t.Errorf("got  %+v\nwant %+v", g, want)
 	}

@@ -62,6 +62,7 @@ type Source struct {
 	begun  sync.Once     // closes first
 
 	listings drm.Lister[measured]
+	meter    drm.Meter
 
 	mu      sync.Mutex
 	cards   []found
@@ -100,7 +101,10 @@ func New(o Options) (*Source, error) {
 // Name returns "amdgpu".
 func (s *Source) Name() string { return "amdgpu" }
 
-// Read returns GPUs, GPUDrivers, GPUProcesses and DeviceStates. The error wraps
+// Forget drops the uses of cgroups.
+func (s *Source) Forget(ids []model.CgroupID) { s.meter.Forget(ids) }
+
+// Read returns GPUs, GPUDrivers, GPUProcesses, GPUUses and DeviceStates. The error wraps
 // model.ErrAbsent if there is no AMD GPU. It waits for the drivers for at most drm.ScrapeTimeout.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	all, _ := s.all.List() // without an error from source/drm
@@ -194,6 +198,7 @@ func (s *Source) snapshot(cards []found, late []bool, listed *listing) model.Sna
 		}
 	}
 	listed.Add(&snap, s.Name(), old)
+	snap.GPUUses = s.meter.Facts()
 	return snap
 }
 

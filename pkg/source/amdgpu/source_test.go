@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -84,7 +85,14 @@ func TestModel(t *testing.T) {
 				if listed := &snap.GPUs[i].Listed; time.Since(*listed) < time.Minute {
 					*listed = time.Time{}
 				}
+				g := &snap.GPUs[i]
+				uses := slices.ContainsFunc(snap.GPUUses, func(u model.GPUUse) bool { return u.GPU == g.UUID && u.Cgroup == 0 && u.Listed > 0 })
+				if part := g.Parent != "" && g.Parent != g.UUID; uses == part || g.EnergyRead.IsZero() == g.Energy.Known {
+					t.Errorf("GPU %s: uses %+v, energy %v read at %v", g.ID, snap.GPUUses, g.Energy, g.EnergyRead)
+				}
+				g.EnergyRead = time.Time{}
 			}
+			snap.GPUUses = nil
 			got := render(t, snap)
 			file := filepath.Join("testdata", name+".golden.json")
 			if *update {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/drm"
+	"github.com/accelscope/accelscope/pkg/model"
 )
 
 // usage is the use of one GPU by one process.
@@ -31,6 +32,21 @@ func (l *usageScan) usage(pid int, gpu string) *usage {
 		l.usages[drm.Use{GPU: gpu, PID: pid}] = u
 	}
 	return u
+}
+
+// activity returns how much of the GPU the process used since the last listing: for compute, the compute units that it occupied at the
+// moment of the listing, else its busiest engine.
+func (u *usage) activity() model.Optional {
+	if _, occupied := u.engines.Ratios["cu"]; !u.engines.Known || u.compute > 0 && !occupied {
+		return model.Optional{}
+	}
+	most := 0.0
+	for name, ratio := range u.engines.Ratios {
+		if name != "sdma" {
+			most = max(most, ratio)
+		}
+	}
+	return model.Some(most)
 }
 
 func (l *usageScan) memory(pid int, gpu string, bytes uint64) {

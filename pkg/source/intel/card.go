@@ -76,7 +76,9 @@ func (r *reader) read(now time.Time) model.GPU {
 	if elapsed := now.Sub(r.touched).Seconds(); r.energy.Known && g.Energy.Value >= r.energy.Value && elapsed > 0 {
 		g.Power = model.Some((g.Energy.Value - r.energy.Value) / elapsed)
 	}
-	r.energy, r.touched = g.Energy, now
+	if r.energy, r.touched = g.Energy, now; g.Energy.Known {
+		g.EnergyRead = now
+	}
 	readGTs(r.gts, &g)
 	g.Memory.Total = totalMemory(r.Card)
 	g.Bound()

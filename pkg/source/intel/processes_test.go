@@ -165,3 +165,12 @@ func TestHungClient(t *testing.T) {
 		t.Errorf("%+v, %+v", p, st)
 	}
 }
+
+func TestBusiest(t *testing.T) {
+	figures := []model.Figure{{Name: "copy", Value: 0.25}, {Name: "render", Value: 0.5}, {Name: "video", Value: 0}}
+	for want, engines := range map[model.Optional][]model.Figure{{}: nil, model.Some(0): {}, model.Some(0.5): figures} {
+		if got := busiest(&model.GPUProcess{Engines: engines}); got != want {
+			t.Errorf("%v: %v", engines, got)
+		}
+	}
+}

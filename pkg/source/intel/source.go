@@ -54,6 +54,7 @@ type Source struct {
 	ended  sync.WaitGroup
 
 	listings drm.Lister[map[string]bool]
+	meter    drm.Meter
 
 	mu    sync.Mutex
 	cards []*card
@@ -85,7 +86,10 @@ func New(o Options) (*Source, error) {
 // Name returns "intel".
 func (s *Source) Name() string { return "intel" }
 
-// Read returns GPUs, GPUDrivers, GPUProcesses and DeviceStates. The error wraps model.ErrAbsent if there is no Intel
+// Forget drops the uses of cgroups.
+func (s *Source) Forget(ids []model.CgroupID) { s.meter.Forget(ids) }
+
+// Read returns GPUs, GPUDrivers, GPUProcesses, GPUUses and DeviceStates. The error wraps model.ErrAbsent if there is no Intel
 // GPU. It waits for the drivers for at most drm.ScrapeTimeout.
 func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 	cards := s.discover()
@@ -112,6 +116,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 		snap.DeviceStates = append(snap.DeviceStates, state)
 	}
 	listed.Add(&snap, s.Name(), old)
+	snap.GPUUses = s.meter.Facts()
 	return snap, nil
 }
 
@@ -163,6 +168,11 @@ func (s *Source) prepare() func() *listing {
 			}
 		}
 		l.Processes, l.Err = s.lister.list(uuids, l.At)
+		awake := make([]model.GPU, 0, len(l.GPUs))
+		for uuid := range l.GPUs {
+			awake = append(awake, model.GPU{UUID: uuid})
+		}
+		s.meter.Add(l.At, s.o.Interval, awake, l.Processes, l.Err, busiest)
 		return l
 	}
 }

@@ -63,7 +63,10 @@ func TestGPUs(t *testing.T) {
 		if g.Listed.IsZero() || g.Unlisted || g.Power.Value != 0 {
 			t.Errorf("%s: listed %v, %v, %v W while the energy stays the same", g.UUID, g.Listed, !g.Unlisted, g.Power.Value)
 		}
-		g.Listed, g.Power = time.Time{}, model.Optional{}
+		if read := !g.EnergyRead.IsZero(); read != g.Energy.Known {
+			t.Errorf("%s: energy %v, read at %v", g.UUID, g.Energy, g.EnergyRead)
+		}
+		g.Listed, g.EnergyRead, g.Power = time.Time{}, time.Time{}, model.Optional{}
 		if i >= len(want) || !reflect.DeepEqual(*g, want[i]) {
 			t.Errorf("got  %+v\nwant %+v", *g, want[min(i, len(want)-1)])
 		}

@@ -27,6 +27,18 @@ type scan struct {
 // engineNames are the exported names of engines, which are i915's: xe uses the names of the hardware.
 var engineNames = map[string]string{"rcs": "render", "bcs": "copy", "vcs": "video", "vecs": "video-enhance", "ccs": "compute"}
 
+// busiest returns the ratio of the busiest engine of a process; unknown if its engines are.
+func busiest(p *model.GPUProcess) model.Optional {
+	if p.Engines == nil {
+		return model.Optional{}
+	}
+	most := 0.0
+	for _, e := range p.Engines {
+		most = max(most, e.Value)
+	}
+	return model.Some(most)
+}
+
 // client adds a client to the usage of a process, unless it was added for another process, or was never used.
 func (s *scan) client(by drm.Use, c drm.Client) {
 	self := drm.Key{GPU: by.GPU, ID: c.ID}

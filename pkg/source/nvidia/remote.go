@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/accelscope/accelscope/pkg/child"
+	"github.com/accelscope/accelscope/pkg/gpuuse"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
@@ -77,7 +78,7 @@ type start struct {
 	notify   func(why error)                       // called when a device has answered for the first time, or to end the session
 	cgroupOf func(pid int) (model.CgroupID, error) // may be nil
 	children *children                             // counts the children of all sessions
-	uses     *uses                                 // adds up the uses in all sessions; nil if the session only lists instances
+	uses     *gpuuse.Table                         // adds up the uses in all sessions; nil if the session only lists instances
 }
 
 // remoteSession is a session in the child.
@@ -206,7 +207,7 @@ func (s *remoteSession) handle(m wire.Message) {
 	case m.Listed != nil:
 		s.resolve(m.Listed)
 		if s.uses != nil {
-			s.uses.add(m.Listed, func(pid int) model.CgroupID { return s.cgroups[pid].id })
+			s.uses.Add(s.round(m.Listed))
 		}
 	case m.Reopen != "":
 		s.report(errors.New(m.Reopen))
@@ -219,6 +220,21 @@ func (s *remoteSession) handle(m wire.Message) {
 			entry.Write(fields...)
 		}
 	}
+}
+
+// round returns the uses of a listing. Where processes use MIG instances, the driver reports the activity of instances only.
+func (s *remoteSession) round(l *wire.Listing) *gpuuse.Round {
+	r := &gpuuse.Round{GPU: l.UUID, Whole: l.Whole}
+	for _, u := range l.Instances {
+		r.Uses = append(r.Uses, gpuuse.Use{Instance: u.Instance, Unknown: u.Unknown, Busy: u.Busy})
+	}
+	if l.Split {
+		return r
+	}
+	for _, u := range l.Processes {
+		r.Uses = append(r.Uses, gpuuse.Use{Cgroup: s.cgroups[u.PID].id, Unknown: u.Unknown, Busy: u.Busy})
+	}
+	return r
 }
 
 // answered records the answer to the last request, or nil if there is no answer.
@@ -235,7 +251,7 @@ func (s *remoteSession) answered(a *wire.Reply) {
 			a.Snapshot.GPUProcesses[i].Cgroup = s.cgroups[p.PID].id
 		}
 		if s.uses != nil {
-			a.Snapshot.GPUUses = s.uses.facts()
+			a.Snapshot.GPUUses = s.uses.Facts()
 		}
 		s.last, s.lastAt = a, time.Now()
 	}

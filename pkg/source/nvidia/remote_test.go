@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/gpuuse"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 	fake "github.com/accelscope/accelscope/tests/fakes/nvml"
@@ -362,7 +363,7 @@ func FuzzMessage(f *testing.F) {
 			return
 		}
 		s := &remoteSession{
-			start: start{logger: zap.NewNop(), xids: wire.NewXIDs(), notify: func(error) {}, uses: &uses{}}, opened: make(chan error, 1),
+			start: start{logger: zap.NewNop(), xids: wire.NewXIDs(), notify: func(error) {}, uses: &gpuuse.Table{}}, opened: make(chan error, 1),
 			cgroups: map[int]cgroupOfProcess{},
 		}
 		s.handle(m)

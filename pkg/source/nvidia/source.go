@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/gpuuse"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/nvidia/nvml" // makes this program the child if it is started as one
@@ -48,7 +49,7 @@ type Source struct {
 	nodes    missingNodes
 	manager  fabricManager
 	children children
-	uses     uses
+	uses     gpuuse.Table
 	hangs    hangs
 	reader   instanceReader
 	again    chan struct{} // wakes the keeper
@@ -115,6 +116,9 @@ func newSource(o Options, open func(context.Context, start) (session, error), sh
 
 // Name returns "nvidia".
 func (s *Source) Name() string { return "nvidia" }
+
+// Forget drops the uses of cgroups.
+func (s *Source) Forget(ids []model.CgroupID) { s.uses.Forget(ids) }
 
 // keep opens the library, and reopens it when necessary, until Close.
 func (s *Source) keep() {

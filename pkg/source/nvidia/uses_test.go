@@ -13,57 +13,31 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/accelscope/accelscope/pkg/gpuuse"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 	fake "github.com/accelscope/accelscope/tests/fakes/nvml"
 )
 
-func TestUses(t *testing.T) {
-	const s = time.Second
-	var u uses
-	cgroups := map[int]model.CgroupID{11: 1, 12: 1, 13: 2}
-	add := func(l wire.Listing) {
-		l.UUID = "GPU-1"
-		u.add(&l, func(pid int) model.CgroupID { return cgroups[pid] })
+// TestRound: a split GPU has the uses of its instances, other GPUs have the uses of processes.
+func TestRound(t *testing.T) {
+	s := remoteSession{cgroups: map[int]cgroupOfProcess{11: {id: 1}}}
+	l := wire.Listing{
+		UUID: "GPU-1", Whole: true, Instances: []wire.Use{{Instance: "7", Unknown: true}},
+		Processes: []wire.Use{{PID: 11, Busy: time.Second}, {PID: 99, Unknown: true}},
 	}
-	add(wire.Listing{}) // the first round
-	add(wire.Listing{Whole: true, Processes: []wire.Use{{PID: 11, Busy: 2 * s}, {PID: 12, Busy: s}, {PID: 13, Busy: s}}})
-	add(wire.Listing{Whole: true, Processes: []wire.Use{{PID: 11, Busy: s}, {PID: 12, Unknown: true}, {PID: 99, Busy: s}}})
-	add(wire.Listing{Whole: true, Processes: []wire.Use{{PID: 13, Busy: -s}}})
-	add(wire.Listing{Whole: true})
-	add(wire.Listing{Whole: true, Split: true, Processes: []wire.Use{{PID: 11}}, Instances: []wire.Use{{Instance: "7", Busy: s}}})
-	want := []model.GPUUse{
-		{GPU: "GPU-1", Rounds: 2, Unknown: 1, Busy: s},
-		{GPU: "GPU-1", Cgroup: 1, Rounds: 2, Unknown: 1, Busy: 4 * s},
-		{GPU: "GPU-1", Cgroup: 2, Rounds: 2, Busy: s},
-		{GPU: "GPU-1", Instance: "7", Rounds: 1, Busy: s},
-	}
-	if d := cmp.Diff(want, u.facts()); d != "" {
+	instance := gpuuse.Use{Instance: "7", Unknown: true}
+	want := gpuuse.Round{GPU: "GPU-1", Whole: true, Uses: []gpuuse.Use{instance, {Cgroup: 1, Busy: time.Second}, {Unknown: true}}}
+	if d := cmp.Diff(&want, s.round(&l)); d != "" {
 		t.Error(d)
 	}
-
-	source := &Source{uses: uses{rows: u.rows}}
-	source.Forget([]model.CgroupID{0, 2})
-	if rows := source.uses.facts(); len(rows) != 3 {
-		t.Errorf("after Forget: %+v", rows)
-	}
-	for pid := range 2 * maxUses {
-		cgroups[pid] = model.CgroupID(pid + 1)
-	}
-	for pid := range 2 * maxUses {
-		add(wire.Listing{Whole: true, Processes: []wire.Use{{PID: pid, Busy: 1}}})
-	}
-	var busy time.Duration
-	rows := u.facts()
-	for _, r := range rows {
-		busy += r.Busy
-	}
-	if want := 6*s + 2*maxUses; len(rows) > maxUses+1 || busy != want {
-		t.Errorf("%d rows with %v, want %v", len(rows), busy, want)
+	l.Split, want.Uses = true, []gpuuse.Use{instance}
+	if d := cmp.Diff(&want, s.round(&l)); d != "" {
+		t.Error(d)
 	}
 }
 
-// TestUsesThroughTheChild: a GPU at 300 W with a process, and another one without a cgroup, and then at 70 W without.
+// TestUsesThroughTheChild: a GPU at 300 W with two processes, one without a cgroup.
 func TestUsesThroughTheChild(t *testing.T) {
 	r := newRemoteNode(t, 1, func(o *Options) {
 		o.Interval = time.Second
@@ -92,19 +66,7 @@ func TestUsesThroughTheChild(t *testing.T) {
 	}
 	a, b := first.GPUs[0], last.GPUs[0]
 	took := b.EnergyRead.Sub(a.EnergyRead).Seconds()
-	if watts := (b.Energy.Value - a.Energy.Value) / took; math.Abs(watts-300) > 3 || b.IdlePower.Known {
-		t.Errorf("%v W, idle %v", watts, b.IdlePower)
-	}
-
-	r.Processes = nil
-	r.Balance()
-	r.Set("0", "field.83", "r", 70_000) // falls
-	r.Set("0", "gpm.1", 0)
-	r.Set("0", "nvmlDeviceGetDecoderUtilization", 0, 167000)
-	r.Set("0", "nvmlDeviceGetOfaUtilization", 0, 167000)
-	r.write()
-	idle := until(t, r.Source, func(s model.Snapshot) bool { return s.GPUs[0].IdlePower.Known })
-	if watts := idle.GPUs[0].IdlePower.Value; math.Abs(watts-70) > 1 {
-		t.Errorf("%v W without processes", watts)
+	if watts := (b.Energy.Value - a.Energy.Value) / took; math.Abs(watts-300) > 3 {
+		t.Errorf("%v W", watts)
 	}
 }

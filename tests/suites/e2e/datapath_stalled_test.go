@@ -51,9 +51,15 @@ func (s *sensor) silent(t *testing.T, what string, c *container, remoteGID strin
 	t.Logf("%s: %+v\n%s", what, p, table)
 }
 
-// moves checks for a while that a container has no stalled queue pair. It returns the highest age that it saw.
+// moves waits until a container's data path is watched, and checks for a while that a container has no stalled queue pair. It returns the highest age that it saw.
 func (s *sensor) moves(t *testing.T, what string, c *container) (oldest float64) {
 	t.Helper()
+	eventually(t, 30*time.Second, func() error {
+		if stalled, _ := s.fresh().waiting(c); stalled < 0 {
+			return fmt.Errorf("%s: the container has no series", what)
+		}
+		return nil
+	})
 	for end := time.Now().Add(stallAfter + 3*time.Second); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
 		stalled, age := s.fresh().waiting(c)
 		if stalled != 0 {

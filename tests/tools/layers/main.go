@@ -36,6 +36,7 @@ var plants = map[string]plant{
 	"mountinfo":               {"pkg/mountinfo/planted.go", module + "pkg/model"},
 	"boundedfile":             {"pkg/boundedfile/planted.go", module + "pkg/model"},
 	"drm":                     {"pkg/drm/planted.go", module + "pkg/engine"},
+	"gpuuse":                  {"pkg/gpuuse/planted.go", module + "pkg/engine"},
 	"hotplug":                 {"pkg/hotplug/planted.go", module + "pkg/model"},
 	"netlink":                 {"pkg/netlink/planted.go", module + "pkg/model"},
 	"model":                   {"pkg/model/planted.go", module + "pkg/identity"},

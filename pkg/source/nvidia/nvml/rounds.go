@@ -38,7 +38,7 @@ type roundReader struct {
 	values   fieldValues // of the round in progress, read at valuesAt
 	valuesAt time.Time
 	links    linkReader
-	use      useMeter
+	listedAt time.Time // the last reportUse
 }
 
 // roundResult is the result of a round. It is published as a whole, so that the memory of a device and of its processes

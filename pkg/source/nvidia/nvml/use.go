@@ -8,51 +8,22 @@ import (
 	"slices"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/gpuuse"
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
-const (
-	// blindAfter is the number of intervals after which users may have come and gone between two rounds.
-	blindAfter = 3
-	// shortestIdle is the shortest time whose mean power counts.
-	shortestIdle = time.Second
-	// negligible is the ratio below which an engine did nothing.
-	negligible = 0.005
-)
-
-// useMeter measures the time between rounds, and the power while nothing runs.
-type useMeter struct {
-	at     time.Time      // of the last round
-	energy model.Optional // then, in joules
-	idle   model.Optional // the lowest power, in watts
-}
-
-// round ends a round at a time with an energy counter. It returns the time since the round before; 0 if it is unknown.
-// In a time over longest, the GPU may have been suspended.
-func (m *useMeter) round(at time.Time, energy model.Optional, active bool, longest time.Duration) (took time.Duration) {
-	if !m.at.IsZero() {
-		took = at.Sub(m.at)
-	}
-	if !active && took >= shortestIdle && took < longest && energy.Known && m.energy.Known {
-		watts := (energy.Value - m.energy.Value) / took.Seconds()
-		if watts > 0 && (!m.idle.Known || watts < m.idle.Value) {
-			m.idle = model.Some(watts)
-		}
-	}
-	m.at, m.energy = at, energy
-	return took
-}
-
-// reportUse passes on the processes of the round and their activity, and updates the idle power.
+// reportUse passes on the processes of the round and their activity.
 func (r *roundReader) reportUse() {
-	g := &r.draft.facts
-	longest := blindAfter * r.o.Interval
-	took := r.use.round(r.valuesAt, g.Energy, r.active(), longest)
-	g.IdlePower = r.use.idle
+	took := time.Duration(0) // unknown
+	if !r.listedAt.IsZero() {
+		took = r.valuesAt.Sub(r.listedAt)
+	}
+	r.listedAt = r.valuesAt
 	if r.listed == nil {
 		return
 	}
+	longest := gpuuse.BlindAfter * r.o.Interval
 	l := wire.Listing{UUID: r.uuid, Split: r.mig.Load()}
 	l.Whole = took > 0 && took < longest && (r.draft.processes != nil || l.Split)
 	for _, p := range r.draft.processes {
@@ -72,29 +43,6 @@ func (r *roundReader) reportUse() {
 		}
 	}
 	r.listed(l)
-}
-
-// active reports whether anything ran on the GPU since the round before, or whether this is unknown.
-func (r *roundReader) active() bool {
-	known := false
-	for _, e := range r.draft.facts.Engines {
-		switch e.Name {
-		case "sm", "gr_active":
-			known = true
-		case "memory", "encoder", "decoder", "jpeg", "ofa":
-		default:
-			continue
-		}
-		if e.Value >= negligible {
-			return true
-		}
-	}
-	for _, u := range r.sampler.uses {
-		if u != (use{}) {
-			return true
-		}
-	}
-	return !known
 }
 
 func busy(ratio float64, took time.Duration) time.Duration {

@@ -6,46 +6,12 @@ package nvml
 
 import (
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
-
-func TestUseMeter(t *testing.T) {
-	var m useMeter
-	at, joules := time.Unix(1000, 0), 500.0
-	for i, c := range []struct {
-		after  time.Duration
-		grown  float64 // joules, negative: not read
-		active bool
-		took   time.Duration
-		idle   model.Optional
-	}{
-		{0, 0, false, 0, model.Optional{}},
-		{5 * time.Second, 1000, true, 5 * time.Second, model.Optional{}},
-		{5 * time.Second, 400, false, 5 * time.Second, model.Some(80)},
-		{5 * time.Second, 350, false, 5 * time.Second, model.Some(70)},
-		{5 * time.Second, 500, false, 5 * time.Second, model.Some(70)},
-		{time.Second / 2, 1, false, time.Second / 2, model.Some(70)}, // too short
-		{5 * time.Second, -1, false, 5 * time.Second, model.Some(70)},
-		{5 * time.Second, 50, false, 5 * time.Second, model.Some(70)}, // over a longer time
-		{5 * time.Second, 0, false, 5 * time.Second, model.Some(70)},  // a counter that stands
-		{15 * time.Second, 60, false, 15 * time.Second, model.Some(70)},
-	} {
-		at = at.Add(c.after)
-		energy := model.Optional{}
-		if c.grown >= 0 {
-			joules += c.grown
-			energy = model.Some(joules)
-		}
-		if took := m.round(at, energy, c.active, 15*time.Second); took != c.took || m.idle != c.idle {
-			t.Errorf("%d: %v, idle %v", i, took, m.idle)
-		}
-	}
-}
 
 // TestReportUse: the uses of a round of 5 s.
 func TestReportUse(t *testing.T) {
@@ -86,7 +52,7 @@ func TestReportUse(t *testing.T) {
 				draft: roundResult{processes: c.processes, bare: c.bare},
 			}
 			if c.before > 0 {
-				r.use.at = r.valuesAt.Add(-c.before)
+				r.listedAt = r.valuesAt.Add(-c.before)
 			}
 			r.mig.Store(c.mig)
 			r.reportUse()
@@ -94,24 +60,5 @@ func TestReportUse(t *testing.T) {
 				t.Errorf("%+v\nwant %+v", got, c.want)
 			}
 		})
-	}
-}
-
-// TestActive: rounds without activity measure the idle power.
-func TestActive(t *testing.T) {
-	for name, want := range map[string]bool{"": true, "memory 0": true, "sm 0": false, "gr_active 0.001": false, "sm 0,decoder 1": true, "sm 0,pcie 1": false, "sm 1": true} {
-		r := &roundReader{sampler: &sampler{uses: map[int]use{1: {}}}}
-		for e := range strings.FieldsFuncSeq(name, func(c rune) bool { return c == ',' }) {
-			engine, value, _ := strings.Cut(e, " ")
-			v := map[string]float64{"0": 0, "0.001": 0.001, "1": 1}[value]
-			r.draft.facts.Engines = append(r.draft.facts.Engines, model.Figure{Name: engine, Value: v})
-		}
-		if got := r.active(); got != want {
-			t.Errorf("%q: %v", name, got)
-		}
-		r.sampler.uses[2] = use{0, 0, 0.01}
-		if !r.active() {
-			t.Errorf("%q with a process: not active", name)
-		}
 	}
 }
