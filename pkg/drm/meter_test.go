@@ -17,7 +17,10 @@ func TestMeter(t *testing.T) {
 	const s = time.Second
 	gpus := []model.GPU{{UUID: "a"}, {UUID: "b"}, {UUID: "b:0", Parent: "b"}, {UUID: "b:1", Parent: "b"}}
 	processes := []model.GPUProcess{
-		{GPU: "a", PID: 1, Cgroup: 1}, {GPU: "a", PID: 2, Cgroup: 1}, {GPU: "a", PID: 3}, {GPU: "b:1", PID: 4, Cgroup: 2},
+		{GPU: "a", PID: 1, Cgroup: 1},
+		{GPU: "a", PID: 2, Cgroup: 1},
+		{GPU: "a", PID: 3},
+		{GPU: "b:1", PID: 4, Cgroup: 2},
 		{GPU: "gone", PID: 5, Cgroup: 3},
 	}
 	ratios := map[int]model.Optional{1: model.Some(0.5), 2: model.Some(0.25), 4: model.Some(1)}
