@@ -167,7 +167,7 @@ func (r *Refusal) load(t *testing.T) (specs []*ebpf.CollectionSpec) {
 }
 
 // tiers returns the supported tiers of each hook, best first: without the programs of a tier, the next tier is
-// attached.
+// attached. The last tier of a hook stays, because the source may be useless without the hook.
 func (r *Refusal) tiers(t *testing.T) map[string][]string {
 	t.Helper()
 	supported := map[string][]string{}
@@ -181,8 +181,11 @@ func (r *Refusal) tiers(t *testing.T) map[string][]string {
 		}
 		hooks, _, err := r.Attach(t, specs)
 		for i, h := range hooks {
-			if h.State == model.StateOK {
-				supported[h.Name] = append(supported[h.Name], h.Tier)
+			if h.State != model.StateOK || slices.Contains(supported[h.Name], h.Tier) {
+				continue
+			}
+			supported[h.Name] = append(supported[h.Name], h.Tier)
+			if tiers := r.Hooks[i].Tiers; h.Tier != tiers[len(tiers)-1].Name {
 				without = append(without, programsOf(&r.Hooks[i], h.Tier)...)
 			}
 		}
