@@ -35,6 +35,13 @@ func writeFakeNode(t *testing.T, twins bool) fakeRoots {
 		"devices/system/clocksource/clocksource0/available_clocksource": "tsc hpet acpi_pm \n",
 		"devices/system/clocksource/clocksource0/current_clocksource":   "hpet\n",
 	})
+	for zone, name := range map[string]string{
+		"intel-rapl:0": "package-0", "intel-rapl:0:0": "core", "intel-rapl:0:1": "dram", "intel-rapl:1": "package-1", "intel-rapl:1:1": "dram",
+		"intel-rapl:2": "psys", "intel-rapl-mmio:0": "package-0", "other:0": "a zone",
+	} {
+		at := "class/powercap/" + zone
+		w.files(f.sysfs, map[string]string{at + "/name": name + "\n", at + "/max_energy_range_uj": "262143328850\n", at + "/energy_uj": "123456789\n"})
+	}
 	for i, name := range []string{"asus", "asus_ec", "twin", "twin"} {
 		if twins {
 			at := fmt.Sprintf("devices/platform/asus-nb-wmi.%d/hwmon/hwmon%d", i/2, 30+i)

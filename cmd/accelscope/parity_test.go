@@ -31,7 +31,7 @@ import (
 
 // nodeCollectors are the collectors of node_exporter that the source node replaces.
 var nodeCollectors = []string{
-	"cpu", "diskstats", "entropy", "filefd", "filesystem", "hwmon", "loadavg", "meminfo", "netclass", "netdev",
+	"cpu", "diskstats", "entropy", "filefd", "filesystem", "hwmon", "loadavg", "meminfo", "netclass", "netdev", "rapl",
 	"netstat", "os", "pressure", "sockstat", "stat", "time", "uname", "vmstat",
 }
 

@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/accelscope/accelscope/pkg/exposition"
@@ -41,6 +42,31 @@ func hwmonMetrics() []metric {
 			name: "node_hwmon_<property>_joule_total", typ: counter, labels: sensorLabels, emit: hwmonFigures(true, sensorLabels),
 			help: "Energy that the sensor counted.",
 		},
+		{
+			name: "node_rapl_<zone>_joules_total", typ: counter, labels: zoneLabels, emit: zoneEnergy(zoneLabels),
+			help: "Energy that CPUs or memory used.",
+		},
+	}
+}
+
+var zoneLabels = []string{"index", "path"}
+
+func zoneEnergy(labels []string) func(*view, *exposition.Builder) {
+	var families columns
+	return func(v *view, b *exposition.Builder) {
+		schema := b.Schema(labels)
+		families.begin()
+		for _, z := range energyOf(v) {
+			name := strings.Map(func(r rune) rune {
+				if r == '_' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' {
+					return r
+				}
+				return '_'
+			}, z.Name)
+			families.addValue(name, b.Labels(schema, nil, strconv.Itoa(z.Index), z.Path), z.Joules)
+		}
+		families.end()
+		families.emit(b)
 	}
 }
 

@@ -239,6 +239,7 @@ func disksOf(v *view) []model.Disk                { return v.facts.Node.Disks }
 func filesystemsOf(v *view) []model.Filesystem    { return v.facts.Node.Filesystems }
 func netDevsOf(v *view) []model.NetDev            { return v.netDevs }
 func netClassesOf(v *view) []model.NetClass       { return v.netClasses }
+func energyOf(v *view) []model.EnergyZone         { return v.facts.Node.Energy }
 func chipsOf(v *view) []model.Chip                { return v.facts.Node.Chips }
 
 func fabricNodesOf(v *view) []model.FabricNode {

@@ -28,6 +28,15 @@ type Node struct {
 	NetDevs     []NetDev
 	NetClasses  []NetClass
 	Chips       []Chip
+	Energy      []EnergyZone // /sys/class/powercap
+}
+
+// EnergyZone is a RAPL zone: a CPU package, its cores, its memory.
+type EnergyZone struct {
+	Name   string  // without the number: package, dram
+	Index  int     // the number; of zones with one name, counted from 0
+	Path   string  // in sysfs
+	Joules float64 // cumulative; starts again at the zone's limit
 }
 
 // Figure is one value with a name.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package node reads the state of the node: the values of node_exporter (1.12) for its collectors cpu, diskstats,
-// entropy, filefd, filesystem, hwmon, loadavg, meminfo, netclass, netdev, netstat, os, pressure, sockstat, stat, time,
-// uname and vmstat, with the defaults of its flags. A test of cmd/accelscope compares them series for series with
+// entropy, filefd, filesystem, hwmon, loadavg, meminfo, netclass, netdev, netstat, os, pressure, rapl, sockstat, stat,
+// time, uname and vmstat, with the defaults of its flags. A test of cmd/accelscope compares them series for series with
 // node_exporter.
 //
 // Missing series of these collectors: node_cpu_online, node_cpu_isolated, and node_filesystem_purgeable_bytes, a value
 // of macOS that is 0 on Linux. Missing default collectors: arp, bcache, bcachefs, bonding, btrfs, conntrack, cpufreq,
-// dmi, dmmultipath, edac, fibrechannel, ipvs, kernel_hung, mdadm, nfs, nfsd, nvme, powersupplyclass, rapl, schedstat,
+// dmi, dmmultipath, edac, fibrechannel, ipvs, kernel_hung, mdadm, nfs, nfsd, nvme, powersupplyclass, schedstat,
 // selinux, softnet, tapestats, textfile, thermal_zone, timex, udp_queues, watchdog, xfs and zfs. The package metrics
 // has the collector infiniband as a compatibility set. Every line of /proc/meminfo is read, as in node_exporter before
 // 1.12, which has a list.
@@ -130,7 +130,7 @@ func New(o Options) (*Source, error) {
 		cores := &throttleReader{dir: filepath.Join(o.Sysfs, "devices/system/cpu")}
 		s.inline = append(s.inline,
 			part{"clocksource", func(_ time.Time, n *reading) error { return readClocksources(sys, n) }},
-			part{"throttle", cores.read})
+			part{"throttle", cores.read}, part{"rapl", (&raplReader{sys: sys}).update})
 		s.slow = append(s.slow,
 			&slowPart{part: part{"netclass", classes.read}}, &slowPart{part: part{"hwmon", sensors.read}})
 	}
