@@ -9,6 +9,7 @@
 #define OWNER_FUNCTION static __always_inline
 #include "owner.h"
 #include "stack.h"
+#include "numbers.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -31,6 +32,7 @@ enum collective_loss {
 	LOSS_LAUNCHES_SHARE,
 	LOSS_PENDING,    /* dropped before its first launch, because the process made too many others: it has no id */
 	LOSS_UNREADABLE, /* an argument on the stack, or an id: the communicator has no id */
+	LOSS_TIMES_FULL, /* no room for the times of launches */
 	COLLECTIVE_LOSSES,
 };
 
@@ -89,6 +91,7 @@ struct communicator {
 	__u64 owner; /* the cgroup whose share this entry takes */
 	__u64 cgroup;
 	__u64 started; /* of the process */
+	__u64 made;    /* when the function that makes it was called */
 	__u64 ended;   /* when it was destroyed; 0: it exists */
 	__u64 path;    /* how it was derived from the communicator with the id; 0: it has the id itself */
 	__u64 parent_path;
@@ -138,6 +141,7 @@ const volatile __u32 count_argument;
 const volatile __u32 type_argument;
 const volatile bool calls_broadcast; /* ncclBcast */
 const volatile bool is_broadcast;
+const volatile bool numbered; /* all ranks of a communicator call it in the same order */
 
 __u64 collective_losses[COLLECTIVE_LOSSES];
 
@@ -154,7 +158,10 @@ struct {
 	__type(value, struct collective_process);
 } collective_processes SEC(".maps");
 
-/* User space sets the sizes of the next four maps. A handle has a communicator, so its map is never full before. */
+/*
+ * User space sets the sizes of the next four maps, and of the maps in numbers.h. Handles and ranks have a communicator, so
+ * their maps are not full before, except while user space removes communicators.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -341,6 +348,35 @@ static __noinline int keep(const struct collective_process_key *process, struct 
 	return 0;
 }
 
+/* The ranks of a communicator get the same identity, and others get another one. */
+static __always_inline __u64 identity_of(const struct communicator *c)
+{
+	const __u64 *id = (const __u64 *)c->id;
+	__u64 identity = mix(c->path);
+
+	if (c->flags & LOCAL)
+		return mix(mix(mix(identity) ^ c->started) ^ c->tgid);
+#pragma unroll
+	for (int i = 0; i < ID_SIZE / 8; i++)
+		identity = mix(identity ^ id[i]);
+	return identity;
+}
+
+/* Launches on a communicator without an id have no numbers: earlier launches may have been missed. */
+static __always_inline void add_rank(__u64 number, const struct communicator *c)
+{
+	struct rank *r;
+
+	if (!(c->flags & (IDENTIFIED | LOCAL)))
+		return;
+	bpf_map_update_elem(&collective_ranks, &number, &new_rank, BPF_ANY);
+	r = bpf_map_lookup_elem(&collective_ranks, &number);
+	if (r)
+		r->identity = identity_of(c);
+	else
+		count_loss(LOSS_TIMES_FULL);
+}
+
 /* Adds a communicator with a new number, which is returned; 0: there is no room. */
 static __always_inline __u64 add(const struct handle_key *key, const struct communicator *c)
 {
@@ -349,9 +385,11 @@ static __always_inline __u64 add(const struct handle_key *key, const struct comm
 	/* Two processes may add one at the same time. */
 	for (int i = 0; i < 4; i++) {
 		if (!bpf_map_update_elem(&communicators, &handle.communicator, c, BPF_NOEXIST)) {
+			add_rank(handle.communicator, c);
 			if (!bpf_map_update_elem(&communicator_handles, key, &handle, BPF_NOEXIST))
 				return handle.communicator;
 			bpf_map_delete_elem(&communicators, &handle.communicator);
+			bpf_map_delete_elem(&collective_ranks, &handle.communicator);
 			if (!bpf_map_lookup_elem(&communicator_handles, key)) /* otherwise another thread was faster */
 				lose(LOSS_COMMUNICATORS_FULL);
 			return 0;
@@ -443,7 +481,7 @@ static __always_inline struct launches *launches_of(const struct launch_key *key
 
 static __always_inline void launch(struct pt_regs *ctx, const struct handle_key *key)
 {
-	__u64 elements = argument(ctx, count_argument), sp = PT_REGS_SP(ctx);
+	__u64 elements = argument(ctx, count_argument), sp = PT_REGS_SP(ctx), now = bpf_ktime_get_ns();
 	struct launch_key at = {.operation = operation};
 	struct handle *h = find(key);
 	struct launches *l;
@@ -465,13 +503,15 @@ static __always_inline void launch(struct pt_regs *ctx, const struct handle_key 
 			return;
 	}
 	at.communicator = h->communicator;
+	if (numbered && !number_launch(at.communicator, now))
+		count_loss(LOSS_TIMES_FULL);
 	l = launches_of(&at);
 	if (!l)
 		return;
 	__sync_fetch_and_add(&l->count, 1);
 	if (elements < MAX_ELEMENTS)
 		__sync_fetch_and_add(&l->bytes, elements * size_of(argument(ctx, type_argument)));
-	l->last = bpf_ktime_get_ns();
+	l->last = now;
 }
 
 static __always_inline void read_id(struct communicator *c, __u64 from)
@@ -558,6 +598,7 @@ static __always_inline void make(struct pt_regs *ctx, const struct collective_pr
 	c->owner = owner.share;
 	c->cgroup = owner.cgroup;
 	c->started = process->started;
+	c->made = bpf_ktime_get_ns();
 	c->tgid = process->tgid;
 	c->library = library;
 	if (kind != KIND_MAKE_ALL) {

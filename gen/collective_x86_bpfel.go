@@ -32,7 +32,8 @@ const (
 	CollectiveCollectiveLossLOSS_LAUNCHES_SHARE      CollectiveCollectiveLoss = 3
 	CollectiveCollectiveLossLOSS_PENDING             CollectiveCollectiveLoss = 4
 	CollectiveCollectiveLossLOSS_UNREADABLE          CollectiveCollectiveLoss = 5
-	CollectiveCollectiveLossCOLLECTIVE_LOSSES        CollectiveCollectiveLoss = 6
+	CollectiveCollectiveLossLOSS_TIMES_FULL          CollectiveCollectiveLoss = 6
+	CollectiveCollectiveLossCOLLECTIVE_LOSSES        CollectiveCollectiveLoss = 7
 )
 
 type CollectiveCollectiveMap uint32
@@ -62,6 +63,7 @@ type CollectiveCommunicator struct {
 	Owner      uint64
 	Cgroup     uint64
 	Started    uint64
+	Made       uint64
 	Ended      uint64
 	Path       uint64
 	ParentPath uint64
@@ -73,6 +75,11 @@ type CollectiveCommunicator struct {
 	Library    uint32
 	Pad        uint32
 	Id         [128]uint8
+}
+
+type CollectiveFirstLaunches struct {
+	_  structs.HostLayout
+	At [128]uint64
 }
 
 type CollectiveFunctionKind uint32
@@ -107,6 +114,13 @@ type CollectiveHandleKey struct {
 	Pad     uint32
 }
 
+type CollectiveKeptLaunches uint32
+
+const (
+	CollectiveKeptLaunchesZEROS CollectiveKeptLaunches = 16
+	CollectiveKeptLaunchesKEPT  CollectiveKeptLaunches = 4
+)
+
 type CollectiveLaunchKey struct {
 	_            structs.HostLayout
 	Communicator uint64
@@ -140,6 +154,15 @@ type CollectivePendingKey struct {
 	Slot    uint32
 }
 
+type CollectiveRank struct {
+	_        structs.HostLayout
+	Identity uint64
+	Launched uint64
+	Late     uint64
+	Unsure   uint64
+	Times    [64]uint64
+}
+
 type CollectiveUserEntries struct {
 	_    structs.HostLayout
 	Made [2]int64
@@ -149,8 +172,10 @@ type CollectiveUserEntries struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	CollectiveMapCollectiveFirsts     = "collective_firsts"
 	CollectiveMapCollectiveLaunches   = "collective_launches"
 	CollectiveMapCollectiveProcesses  = "collective_processes"
+	CollectiveMapCollectiveRanks      = "collective_ranks"
 	CollectiveMapCommunicatorHandles  = "communicator_handles"
 	CollectiveMapCommunicators        = "communicators"
 	CollectiveMapCommunicatorsPending = "communicators_pending"
@@ -169,6 +194,7 @@ const (
 	CollectiveVarIsBroadcast          = "is_broadcast"
 	CollectiveVarKind                 = "kind"
 	CollectiveVarLibrary              = "library"
+	CollectiveVarNumbered             = "numbered"
 	CollectiveVarOperation            = "operation"
 	CollectiveVarShares               = "shares"
 	CollectiveVarTypeArgument         = "type_argument"
@@ -176,6 +202,7 @@ const (
 	CollectiveVarUnusedCollectiveLoss = "unused_collective_loss"
 	CollectiveVarUnusedCollectiveMap  = "unused_collective_map"
 	CollectiveVarUnusedFunctionKind   = "unused_function_kind"
+	CollectiveVarUnusedKeptLaunches   = "unused_kept_launches"
 )
 
 // LoadCollective returns the embedded CollectionSpec for Collective.
@@ -227,8 +254,10 @@ type CollectiveProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type CollectiveMapSpecs struct {
+	CollectiveFirsts     *ebpf.MapSpec `ebpf:"collective_firsts"`
 	CollectiveLaunches   *ebpf.MapSpec `ebpf:"collective_launches"`
 	CollectiveProcesses  *ebpf.MapSpec `ebpf:"collective_processes"`
+	CollectiveRanks      *ebpf.MapSpec `ebpf:"collective_ranks"`
 	CommunicatorHandles  *ebpf.MapSpec `ebpf:"communicator_handles"`
 	Communicators        *ebpf.MapSpec `ebpf:"communicators"`
 	CommunicatorsPending *ebpf.MapSpec `ebpf:"communicators_pending"`
@@ -252,6 +281,7 @@ type CollectiveVariableSpecs struct {
 	IsBroadcast          *ebpf.VariableSpec `ebpf:"is_broadcast"`
 	Kind                 *ebpf.VariableSpec `ebpf:"kind"`
 	Library              *ebpf.VariableSpec `ebpf:"library"`
+	Numbered             *ebpf.VariableSpec `ebpf:"numbered"`
 	Operation            *ebpf.VariableSpec `ebpf:"operation"`
 	Shares               *ebpf.VariableSpec `ebpf:"shares"`
 	TypeArgument         *ebpf.VariableSpec `ebpf:"type_argument"`
@@ -259,6 +289,7 @@ type CollectiveVariableSpecs struct {
 	UnusedCollectiveLoss *ebpf.VariableSpec `ebpf:"unused_collective_loss"`
 	UnusedCollectiveMap  *ebpf.VariableSpec `ebpf:"unused_collective_map"`
 	UnusedFunctionKind   *ebpf.VariableSpec `ebpf:"unused_function_kind"`
+	UnusedKeptLaunches   *ebpf.VariableSpec `ebpf:"unused_kept_launches"`
 }
 
 // CollectiveObjects contains all objects after they have been loaded into the kernel.
@@ -281,8 +312,10 @@ func (o *CollectiveObjects) Close() error {
 //
 // It can be passed to LoadCollectiveObjects or ebpf.CollectionSpec.LoadAndAssign.
 type CollectiveMaps struct {
+	CollectiveFirsts     *ebpf.Map `ebpf:"collective_firsts"`
 	CollectiveLaunches   *ebpf.Map `ebpf:"collective_launches"`
 	CollectiveProcesses  *ebpf.Map `ebpf:"collective_processes"`
+	CollectiveRanks      *ebpf.Map `ebpf:"collective_ranks"`
 	CommunicatorHandles  *ebpf.Map `ebpf:"communicator_handles"`
 	Communicators        *ebpf.Map `ebpf:"communicators"`
 	CommunicatorsPending *ebpf.Map `ebpf:"communicators_pending"`
@@ -295,8 +328,10 @@ type CollectiveMaps struct {
 
 func (m *CollectiveMaps) Close() error {
 	return _CollectiveClose(
+		m.CollectiveFirsts,
 		m.CollectiveLaunches,
 		m.CollectiveProcesses,
+		m.CollectiveRanks,
 		m.CommunicatorHandles,
 		m.Communicators,
 		m.CommunicatorsPending,
@@ -321,6 +356,7 @@ type CollectiveVariables struct {
 	IsBroadcast          *ebpf.Variable `ebpf:"is_broadcast"`
 	Kind                 *ebpf.Variable `ebpf:"kind"`
 	Library              *ebpf.Variable `ebpf:"library"`
+	Numbered             *ebpf.Variable `ebpf:"numbered"`
 	Operation            *ebpf.Variable `ebpf:"operation"`
 	Shares               *ebpf.Variable `ebpf:"shares"`
 	TypeArgument         *ebpf.Variable `ebpf:"type_argument"`
@@ -328,6 +364,7 @@ type CollectiveVariables struct {
 	UnusedCollectiveLoss *ebpf.Variable `ebpf:"unused_collective_loss"`
 	UnusedCollectiveMap  *ebpf.Variable `ebpf:"unused_collective_map"`
 	UnusedFunctionKind   *ebpf.Variable `ebpf:"unused_function_kind"`
+	UnusedKeptLaunches   *ebpf.Variable `ebpf:"unused_kept_launches"`
 }
 
 // CollectivePrograms contains all programs after they have been loaded into the kernel.

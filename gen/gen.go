@@ -16,4 +16,5 @@ package gen
 //go:generate enums -type order -type control_args -type path_event -type outstanding Datapath ../bpf/datapath.bpf.c -- -mcpu=v3
 //go:generate bpf -type allocation_loss -type allocation_map GPUMemory ../bpf/gpumemory.bpf.c
 //go:generate bpf -type mappings_limit Mappings ../bpf/mappings.bpf.c
-//go:generate bpf -type function_kind -type collective_flag -type collective_loss -type collective_map Collective ../bpf/collective.bpf.c
+//go:generate -command collective go tool bpf2go -target amd64,arm64 -type function_kind -type collective_flag -type collective_loss
+//go:generate collective -type collective_map -type kept_launches Collective ../bpf/collective.bpf.c

@@ -160,13 +160,15 @@ func TestWebConfig(t *testing.T) {
 				}
 			}
 		}
-		// The node has an HCA, no GPU, no probe that lists peers, and reads neither a fabric nor the kernel log nor ioctls, and sends no events.
+		// The node has an HCA, no GPU, no probe that lists peers, and reads neither a fabric nor the kernel log nor ioctls nor launches of
+		// collectives, and sends no events.
 		for _, path := range described.Paths() {
 			want := http.StatusOK
 			switch path {
 			case "/gpuDriverVersion":
 				want = http.StatusNotFound
-			case api.PeersPath, api.FaultsPath, api.EventsPath, api.TasksPath, api.FabricPath, api.FabricPath + ".dot":
+			case api.PeersPath, api.FaultsPath, api.EventsPath, api.TasksPath, api.FabricPath, api.FabricPath + ".dot",
+				api.CollectivesPath:
 				want = http.StatusServiceUnavailable
 			}
 			code, header, body := fetch(t, client, url+path, "right")

@@ -45,17 +45,18 @@ type Known struct {
 
 // Paths of requests.
 const (
-	PeersPath     = "/api/v1/peers"
-	FaultsPath    = "/api/v1/faults"
-	EventsPath    = "/api/v1/events"
-	VerdictsPath  = "/api/v1/verdicts"
-	TasksPath     = "/api/v1/gpu-driver-tasks"
-	TopologyPath  = "/api/v1/topology"
-	FabricPath    = "/api/v1/fabric" // with the suffix .dot for Graphviz
-	WorkloadsPath = "/api/v1/workloads"
-	DevicesPath   = "/api/v1/devices"
-	HistoryPath   = "/api/v1/history"
-	DoctorPath    = "/api/v1/doctor"
+	PeersPath       = "/api/v1/peers"
+	CollectivesPath = "/api/v1/collectives"
+	FaultsPath      = "/api/v1/faults"
+	EventsPath      = "/api/v1/events"
+	VerdictsPath    = "/api/v1/verdicts"
+	TasksPath       = "/api/v1/gpu-driver-tasks"
+	TopologyPath    = "/api/v1/topology"
+	FabricPath      = "/api/v1/fabric" // with the suffix .dot for Graphviz
+	WorkloadsPath   = "/api/v1/workloads"
+	DevicesPath     = "/api/v1/devices"
+	HistoryPath     = "/api/v1/history"
+	DoctorPath      = "/api/v1/doctor"
 )
 
 //go:embed openapi.yaml
@@ -75,6 +76,7 @@ func Handlers(facts Facts, list ListPeers, slots Slots) map[string]http.Handler 
 		"/rdma":             lens(rdmaList),
 		"/pods":             p.handler(fail, podsAnswer),
 		PeersPath:           p.handler(fail, peersAnswer(list)),
+		CollectivesPath:     lens(collectiveList),
 		FaultsPath:          lens(faultHistory),
 		EventsPath:          lens(recentEvents),
 		VerdictsPath:        lens(verdicts),

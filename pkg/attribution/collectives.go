@@ -42,7 +42,7 @@ func (o *users) communicators(s *model.Snapshot) []CommunicatorShare {
 
 // join adds another process.
 func (c *CommunicatorShare) join(f *model.Communicator) {
-	c.Since = time.Time{}
+	c.Since, c.Late, c.Launched, c.Kept = time.Time{}, model.Optional{}, 0, nil // numbers of launches are of a process
 	if f.LastLaunch.After(c.LastLaunch) {
 		c.LastLaunch = f.LastLaunch
 	}

@@ -18,6 +18,7 @@ func TestJoin(t *testing.T) {
 	}
 	first := []model.CommunicatorOperation{operation("all_reduce", 1), operation("send", 2)}
 	c := CommunicatorShare{Communicator: model.Communicator{Since: time.Unix(1, 0), LastLaunch: time.Unix(5, 0), Operations: first}}
+	c.Late, c.Launched, c.Kept = model.Some(3), 3, []model.KeptLaunch{{Number: 3}}
 	c.join(&model.Communicator{
 		LastLaunch: time.Unix(7, 0), Operations: []model.CommunicatorOperation{operation("recv", 3), operation("send", 4)},
 	})

@@ -19,6 +19,9 @@ var collectiveNotes = []string{
 		"probes. `other`: beyond 16 communicators of a workload, or 512 ranks of communicators of the node.",
 	"`rank`: `parent-3` is the rank in the communicator from which it was made, where its own rank is unknown.",
 	"`container_collective_bytes_total` is the number of elements in the call times the size of their type, not what the network moves.",
+	"`container_collective_late_seconds_total`: the launches of a rank in a communicator are numbered, without sends and receives. A launch " +
+		"counts when it is called, also in a group. Absent: no other rank is on the node, or a launch of a rank on the node was not seen " +
+		"(`late`, `lost`, `budget`, `refused`). With `behind` it is too small. [When launches are late](../docs/collectives.md#late-hosts).",
 	"`container_collective_coverage`: [the reasons](../docs/collectives.md#coverage). With `lost`, `budget` or `refused` the counts of " +
 		"two ranks must not be compared.",
 }
@@ -66,6 +69,17 @@ func collectiveMetrics() []metric {
 			[]string{"communicator", "rank"}, func(b *exposition.Builder, o *exposition.OwnerLabels, c *share) {
 				known(b, moment(c.LastLaunch), o, c.Key, c.Rank)
 			}),
+		{
+			name: "container_collective_late_seconds_total", typ: counter, owned: true, labels: []string{"communicator", "rank"},
+			help: "Time from the first launch on this node to the rank's launch with the same number in the communicator.",
+			emit: func(v *view, b *exposition.Builder) {
+				for i := range v.shares.Communicators {
+					if c := &v.shares.Communicators[i]; c.Late.Known {
+						b.Since(c.Since).Share(c.Late.Value, v.owners[c.Owner], c.Key, c.Rank)
+					}
+				}
+			},
+		},
 		of("container_collective_communicator_info", gauge, "Ranks and parent of a communicator, and the version of its library.",
 			[]string{"communicator", "rank", "nranks", "parent", "library", "version"},
 			func(b *exposition.Builder, o *exposition.OwnerLabels, c *share) {

@@ -114,6 +114,7 @@ func TestStarts(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		facts = startedFacts(false)
+		facts.Communicators = []model.Communicator{{Cgroup: 101, Library: "nccl", Key: "a", Rank: "0", Since: begun, Late: model.Some(1)}}
 		full[0].Since, usages.facts.Usages = begun, full
 		for range 2 {
 			checkStarts(t, mustGather(t, c), begun)

@@ -20,8 +20,27 @@ type Communicator struct {
 	Since time.Time
 	// LastLaunch is the last call of an operation; zero: none was seen.
 	LastLaunch time.Time
+	// Late is how many seconds its launches were after the first launch with the same number on this node, added up. Unknown: no other
+	// rank is on this node, or launches of a rank on this node were not seen.
+	Late Optional
+	// Launched is the number of the last launch, which is the same in all ranks: sends and receives have none. Kept are times of earlier
+	// launches. 0 and nil: launches were not seen.
+	Launched uint64
+	Kept     []KeptLaunch
 	// Operations are the called operations, sorted by name.
 	Operations []CommunicatorOperation
+}
+
+// KeptLaunch is when a rank launched, by the present time of the node's clock, exact to 256 ns.
+type KeptLaunch struct {
+	Number uint64
+	Time   time.Time
+}
+
+// Clock is the state of the node's clock, from adjtimex(2). The errors are 0 if the program that sets the clock does not report them.
+type Clock struct {
+	Synchronised                 bool
+	EstimatedError, MaximumError time.Duration
 }
 
 // CommunicatorOperation is what a rank of a communicator launched of an operation, such as all_reduce.
@@ -63,6 +82,7 @@ const (
 	CollectiveRefused   CollectiveGap = "refused"    // functions are not probed
 	CollectiveBudget    CollectiveGap = "budget"     // functions are not probed for a while, because they are called too often
 	CollectiveLost      CollectiveGap = "lost"       // the counts lack earlier launches or communicators, for want of room or of probes
+	CollectiveBehind    CollectiveGap = "behind"     // Late is too small: a rank was too many launches behind, or its times had no room
 )
 
 // CollectiveCoverage is a gap of a cgroup with a process that uses NCCL or RCCL.

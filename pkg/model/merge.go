@@ -75,6 +75,7 @@ func (s *Snapshot) Merge(o *Snapshot) {
 	s.Node = cmp.Or(o.Node, s.Node)
 	s.Fabric = cmp.Or(o.Fabric, s.Fabric)
 	s.FabricManager = cmp.Or(o.FabricManager, s.FabricManager)
+	s.Clock = cmp.Or(o.Clock, s.Clock)
 	s.DataPath = cmp.Or(o.DataPath, s.DataPath)
 	s.Events = cmp.Or(o.Events, s.Events)
 	s.UnresolvedCgroups = cmp.Or(o.UnresolvedCgroups, s.UnresolvedCgroups)

@@ -107,6 +107,8 @@ type Snapshot struct {
 	Communicators      []Communicator
 	Collectives        []Series[CollectiveKey, Launches]
 	CollectiveCoverage []CollectiveCoverage
+	// Clock is the state of the node's clock; nil: unknown.
+	Clock *Clock
 	// Faults and FaultTotals count logged errors of GPUs and HCAs since the sensor's start, by cgroup and by device.
 	// FaultHistory are the last faults, oldest first.
 	Faults       []Series[FaultKey, Count]

@@ -66,6 +66,7 @@ func newRoutes(f config.WebFlags, b backend, c *httpserver.Clients, log *zap.Log
 			{Address: "/gpus", Text: "GPUs", Description: "the GPUs of the node, as JSON"},
 			{Address: "/rdma", Text: "HCAs", Description: "the RDMA devices of the node, as JSON"},
 			{Address: api.PeersPath, Text: "Peers", Description: "who is connected to whom, as JSON"},
+			{Address: api.CollectivesPath, Text: "Collectives", Description: "communicators with times of launches, as JSON"},
 			{Address: api.FaultsPath, Text: "Faults", Description: "the last errors of GPUs and HCAs in the kernel log, as JSON"},
 			{Address: api.EventsPath, Text: "Events", Description: "the last events of the node, as JSON"},
 			{Address: api.TopologyPath, Text: "Topology", Description: "where GPUs and HCAs are, and who uses them, as JSON"},

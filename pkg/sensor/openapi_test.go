@@ -77,6 +77,13 @@ func restNode(t *testing.T, amd error) *Sensor {
 		{"events", model.Snapshot{Events: &model.EventStats{Recent: []model.RecentEvent{
 			{Time: time.Unix(1700000000, 0), Name: "device.link_flap", Text: "eth0 of mlx5_0 lost its carrier once", Device: "mlx5_0"},
 		}}}, nil},
+		{"collective", model.Snapshot{
+			Clock: &model.Clock{Synchronised: true, EstimatedError: time.Millisecond, MaximumError: time.Second},
+			Communicators: []model.Communicator{{
+				Cgroup: 7, Library: "nccl", Key: "5b0c4be9f3c1a2d7", Rank: "0", Ranks: 2, Launched: 1,
+				Kept: []model.KeptLaunch{{Number: 1, Time: time.Unix(1700000000, 0)}},
+			}},
+		}, nil},
 		{"gpudriver", model.Snapshot{
 			DriverTasks: []model.DriverTask{{Driver: "nvidia", Request: 0xc020462a, PID: 7, TID: 8, Process: "train", Function: "nvidia_ioctl"}},
 		}, nil},
@@ -191,7 +198,7 @@ func TestRESTMatchesMetrics(t *testing.T) {
 	want := map[string]model.State{
 		"rdma": model.StateOK, "nvidia": model.StateOK, "amdgpu": model.StateUnsupported, "drm": model.StateOK, "runtime": model.StateOK,
 		"fabric": model.StateOK, "gpudriver": model.StateOK, "kernellog": model.StateOK, "pci": model.StateOK,
-		"events": model.StateOK,
+		"events": model.StateOK, "collective": model.StateOK,
 	}
 	got := map[string]model.State{}
 	for name := range maps.Keys(states) {

@@ -22,6 +22,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/hook"
 	"github.com/accelscope/accelscope/pkg/hook/uprobe"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 	"github.com/accelscope/accelscope/pkg/source/library"
 )
 
@@ -48,7 +49,9 @@ type Source struct {
 	kernel *kernel
 	gate   *uprobe.Gate
 	prober *library.Prober
-	graphs map[int]bool // processes that launch graphs; only the Prober's goroutine uses it
+	// Only the Prober's goroutine uses the next two.
+	graphs map[int]bool             // processes that launch graphs
+	whole  map[locate.FileID]uint64 // since when all functions of a file are probed, CLOCK_MONOTONIC
 
 	// mu guards the fields that both the Prober and Read use.
 	mu      sync.Mutex
@@ -84,7 +87,10 @@ func newSource(opts Options, spec hook.Spec) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{kernel: k, gate: opts.Gate, graphs: map[int]bool{}, forget: map[model.CgroupID]bool{}, members: newMembers(keys)}
+	s := &Source{
+		kernel: k, gate: opts.Gate, graphs: map[int]bool{}, whole: map[locate.FileID]uint64{},
+		forget: map[model.CgroupID]bool{}, members: newMembers(keys),
+	}
 	s.prober = library.New(opts.Options, library.Spec{
 		Source: sourceName, Functions: probed(), Libraries: libraryNames(), CallCost: callCost, CallCostStepped: callCostStepped,
 		Object: k.object, Programs: spec, Load: k.load, Calls: s.eachCall, Publish: s.publish,
@@ -108,7 +114,7 @@ func (s *Source) Forget(cgroups []model.CgroupID) {
 	}
 }
 
-// Read returns Communicators, Collectives, CollectiveCoverage, Hooks, Maps, Losses, OwnerLosses and ProbeDurations.
+// Read returns Communicators, Collectives, CollectiveCoverage, Clock, Hooks, Maps, Losses, OwnerLosses and ProbeDurations.
 func (s *Source) Read(context.Context) (model.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,6 +123,7 @@ func (s *Source) Read(context.Context) (model.Snapshot, error) {
 		return snap, err
 	}
 	snap.Communicators, snap.Collectives = s.members.listedMembers(), s.members.foldedSeries()
+	snap.Clock = clock()
 	snap.CollectiveCoverage = s.members.coverage(s.probes.coverage)
 	err := errors.Join(s.kernel.object.Owners.Settle(s.forget), s.kernel.object.Fill(&snap))
 	clear(s.forget)
@@ -146,6 +153,10 @@ func (s *Source) update() error {
 	if err := s.kernel.eachLaunches(m.count); err != nil {
 		return err
 	}
+	if err := s.kernel.eachRank(m.number); err != nil {
+		return err
+	}
+	m.compare(s.probes.whole)
 	m.settle(now)
 	return s.kernel.removeProcesses(processes.ended)
 }

@@ -62,6 +62,9 @@ var functions = []function{
 	{name: "hipGraphLaunch", kind: gen.CollectiveFunctionKindKIND_GRAPH},
 }
 
+// pairwise are the operations of two ranks. All ranks of a communicator launch the others, in the same order.
+var pairwise = map[string]bool{"send": true, "recv": true}
+
 const (
 	broadcast = "ncclBroadcast"
 	bcast     = "ncclBcast" // calls ncclBroadcast

@@ -23,6 +23,7 @@ type (
 	launchKey    = gen.CollectiveLaunchKey
 	launchCounts = gen.CollectiveLaunches
 	processKey   = gen.CollectiveCollectiveProcessKey
+	rank         = gen.CollectiveRank
 )
 
 type kernel struct {
@@ -35,6 +36,8 @@ type kernel struct {
 	communicators []communicator
 	launchKeys    []launchKey
 	launches      []launchCounts
+	rankNumbers   []uint64
+	ranks         []rank
 	handleKeys    []gen.CollectiveHandleKey
 	handles       []gen.CollectiveHandle
 	pendingKeys   []gen.CollectivePendingKey
@@ -64,6 +67,8 @@ const (
 	pendingMap       = gen.CollectiveMapCommunicatorsPending
 	handlesMap       = gen.CollectiveMapCommunicatorHandles
 	launchesMap      = gen.CollectiveMapCollectiveLaunches
+	ranksMap         = gen.CollectiveMapCollectiveRanks
+	firstsMap        = gen.CollectiveMapCollectiveFirsts
 
 	communicatorsOfOwner = uint32(gen.CollectiveCollectiveMapCOMMUNICATORS_OF_OWNER)
 	launchesOfOwner      = uint32(gen.CollectiveCollectiveMapLAUNCHES_OF_OWNER)
@@ -73,7 +78,9 @@ func (o *Options) spec() hook.Spec {
 	n := cmp.Or(o.MaxEntries, defaultMaxEntries)
 	return hook.Spec{
 		Load: gen.LoadCollective, Subsystem: o.Subsystem, Workloads: o.Workloads,
-		Entries: map[string]uint32{communicatorsMap: n, pendingMap: n, handlesMap: n, launchesMap: launchesOfMember * n},
+		Entries: map[string]uint32{
+			communicatorsMap: n, pendingMap: n, handlesMap: n, ranksMap: n, firstsMap: n, launchesMap: launchesOfMember * n,
+		},
 		Shares:  []uint32{n / share, launchesOfMember * n / share},
 		Prepare: uprobe.Prepare,
 		Report: hook.Report{
@@ -92,6 +99,7 @@ var lossNames = [gen.CollectiveCollectiveLossCOLLECTIVE_LOSSES]string{
 	gen.CollectiveCollectiveLossLOSS_LAUNCHES_SHARE:      "collective_launches_share",
 	gen.CollectiveCollectiveLossLOSS_PENDING:             "communicators_pending",
 	gen.CollectiveCollectiveLossLOSS_UNREADABLE:          "collective_unreadable",
+	gen.CollectiveCollectiveLossLOSS_TIMES_FULL:          "collective_times_full",
 }
 
 // load loads the program of a function for each library: before Linux 5.15 a probe cannot pass a value to its program.
@@ -108,6 +116,7 @@ func (k *kernel) load(i int) error {
 			gen.CollectiveVarOperation:            uint32(max(slices.Index(operations, f.operation), 0)),
 			gen.CollectiveVarCommunicatorArgument: f.communicator,
 			gen.CollectiveVarCountArgument:        f.count, gen.CollectiveVarTypeArgument: f.typ,
+			gen.CollectiveVarNumbered:       f.operation != "" && !pairwise[f.operation],
 			gen.CollectiveVarCallsBroadcast: f.name == bcast, gen.CollectiveVarIsBroadcast: f.name == broadcast,
 		} {
 			err = errors.Join(err, spec.Variables[name].Set(value))
@@ -179,6 +188,29 @@ func (k *kernel) eachLaunches(f func(launchKey, *launchCounts)) error {
 		return fmt.Errorf("launches: %w", err)
 	}
 	k.object.Entries[launchesMap] = n
+	return nil
+}
+
+// eachRank calls f for each rank of a communicator with an id. It removes the ranks of removed communicators, and the times of the first
+// launches that no rank needs.
+func (k *kernel) eachRank(f func(number uint64, r *rank)) error {
+	used, unused := map[uint64]bool{}, []uint64{}
+	_, _, err := hook.Sweep(k.object.Coll.Maps[ranksMap], &k.rankNumbers, &k.ranks, func(number *uint64, r *rank) (drop bool) {
+		if k.gone[*number] {
+			unused = append(unused, r.Identity)
+			return true
+		}
+		used[r.Identity] = true
+		f(*number, r)
+		return false
+	})
+	if err != nil {
+		return fmt.Errorf("ranks of communicators: %w", err)
+	}
+	unused = slices.DeleteFunc(unused, func(identity uint64) bool { return used[identity] })
+	if err := hook.Remove(k.object.Coll.Maps[firstsMap], unused); err != nil {
+		return fmt.Errorf("first launches: %w", err)
+	}
 	return nil
 }
 

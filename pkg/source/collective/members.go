@@ -49,6 +49,7 @@ type member struct {
 	final  bool   // it has ended, and launches has its last launch
 	last   uint64 // the last launch, CLOCK_MONOTONIC
 	seen   uint64 // the launch that LastLaunch has
+	numbers
 	// launches and credited are by operation: all launches, and launches that were made while it was not listed.
 	launches, credited [maxOperations]model.Launches
 }
@@ -87,7 +88,7 @@ func (m *members) see(number uint64, c *communicator, processEnded bool, now mom
 }
 
 func (m *members) newMember(number uint64, c *communicator, now moment) *member {
-	of := &member{pid: int(c.Tgid), late: isLate(c)}
+	of := &member{pid: int(c.Tgid), late: isLate(c), numbers: numbers{made: c.Made}}
 	of.Communicator = model.Communicator{
 		Cgroup: model.CgroupID(c.Cgroup), Library: libraryLabels[min(c.Library, libraryCount-1)], Version: m.versions[int(c.Tgid)],
 	}
@@ -132,7 +133,9 @@ func (m *members) settle(now moment) {
 		case !listed:
 			m.fold(of)
 		}
-		of.listed = chosen[of]
+		if of.listed = chosen[of]; of.listed {
+			of.setNumbers(now)
+		}
 	}
 }
 
@@ -271,6 +274,9 @@ func (m *members) coverage(of []model.CollectiveCoverage) []model.CollectiveCove
 			add(model.CollectiveCoverage{Cgroup: of.Cgroup, Gap: model.CollectiveLate})
 		case !of.listed:
 			add(model.CollectiveCoverage{Cgroup: of.Cgroup, Gap: model.CollectiveOther})
+		}
+		if !of.late && (!of.known || of.counts.Unsure > 0) {
+			add(model.CollectiveCoverage{Cgroup: of.Cgroup, Gap: model.CollectiveBehind})
 		}
 	}
 	seen := map[model.CgroupID]bool{}

@@ -74,20 +74,24 @@ type published struct {
 	failed   error
 	versions map[int]string // of the library, by process
 	coverage []model.CollectiveCoverage
+	// whole is since when all functions are probed that a process may call, CLOCK_MONOTONIC; 0: some are not.
+	whole map[int]uint64
 }
 
 // publish sets what Read returns about the probes.
 func (s *Source) publish() {
 	p := published{
 		hooks: s.prober.Hooks(), failed: s.prober.Err(), versions: map[int]string{}, coverage: []model.CollectiveCoverage{},
+		whole: map[int]uint64{},
 	}
+	s.checkFiles()
 	maps.DeleteFunc(s.graphs, func(pid int, _ bool) bool { return s.prober.Processes[pid] == nil })
 	for pid, of := range s.prober.Processes {
 		l := linkedOf(of.Libraries)
 		if !l.uses {
 			continue
 		}
-		p.versions[pid] = l.version
+		p.versions[pid], p.whole[pid] = l.version, s.wholeSince(pid, of)
 		for _, gap := range s.gapsOf(pid, of, &l) {
 			if c := (model.CollectiveCoverage{Cgroup: of.Workload, Gap: gap}); !slices.Contains(p.coverage, c) {
 				p.coverage = append(p.coverage, c)
@@ -100,6 +104,33 @@ func (s *Source) publish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.probes = p
+}
+
+// checkFiles notes since when all functions of a file are probed.
+func (s *Source) checkFiles() {
+	now, err := monotonic()
+	maps.DeleteFunc(s.whole, func(id locate.FileID, _ uint64) bool { return s.prober.Files[id] == nil })
+	for id, f := range s.prober.Files {
+		if lacks, pauses := f.Unprobed(); lacks || pauses || err != nil {
+			delete(s.whole, id)
+		} else if s.whole[id] == 0 {
+			s.whole[id] = now.monotonic
+		}
+	}
+}
+
+// wholeSince returns since when all functions are probed that a process may call; 0: some are not.
+func (s *Source) wholeSince(pid int, of *library.Process) (since uint64) {
+	for id, f := range s.prober.Files {
+		if f.Paths[pid] == "" || f.Optional {
+			continue
+		}
+		if s.whole[id] == 0 || of.Incomplete {
+			return 0
+		}
+		since = max(since, s.whole[id])
+	}
+	return since
 }
 
 // gapsOf returns why launches of a process are not counted; "" comes first, because the process uses a library.
