@@ -208,8 +208,8 @@ func TestKernelUsers(t *testing.T) {
 		text[fmt.Sprintf("%q %s %s", got.Owners[o.Owner].Workload, o.Device, o.Method)] = o.Current
 	}
 	want := map[string]uint64{
-		`"ml/train-0/main" mlx5_0 probe`: 2, `"kernel:nvme_rdma" mlx5_0 netlink`: 3, `"kernel:ib_ipoib" mlx5_0 netlink`: 1,
-		`"" mlx5_0 probe`: 3, `"kernel:nvme_rdma" mlx5_1 netlink`: 1, `"" mlx5_1 probe`: 0,
+		`"ml/train-0/main" mlx5_0 probe`: 2, `"kernel:nvme" mlx5_0 netlink`: 3, `"kernel:ipoib" mlx5_0 netlink`: 1,
+		`"" mlx5_0 probe`: 3, `"kernel:nvme" mlx5_1 netlink`: 1, `"" mlx5_1 probe`: 0,
 	}
 	if d := cmp.Diff(want, text); d != "" {
 		t.Error(d)

@@ -24,6 +24,8 @@ var services = map[string]string{
 	"9pnet_rdma":  "9p",
 }
 
+const kernelRuntime = "kernel"
+
 // OfKernel returns the owner of what a module of the kernel holds: kernel:nfs for rpcrdma.
 func (t *Table) OfKernel(module string) OwnerID {
 	n := kernelName(module)
@@ -38,5 +40,5 @@ func kernelName(module string) name {
 	if service == "" {
 		service = valid(module)
 	}
-	return name{Owner: Owner{Workload: "kernel:" + service}, Runtime: "kernel"}
+	return name{Owner: Owner{Workload: "kernel:" + service}, Runtime: kernelRuntime}
 }
