@@ -5,9 +5,13 @@
 package e2e
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -50,9 +54,8 @@ modprobe -a nfsd rpcrdma nfsv4
 mkdir -p /run/export /run/mnt
 mount -t tmpfs tmpfs /run/export
 mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
-echo tcp 2049 >/proc/fs/nfsd/portlist
-echo rdma 20049 >/proc/fs/nfsd/portlist
 echo 2 >/proc/fs/nfsd/threads
+echo rdma 20049 >/proc/fs/nfsd/portlist
 until=$(($(date +%s) + 100000))
 printf 'nfsd 10.71.0.1 %d *\n' $until >/proc/net/rpc/auth.unix.ip/channel
 printf '* /run/export %d 8225 65534 65534 0\n' $until >/proc/net/rpc/nfsd.export/channel
@@ -72,6 +75,7 @@ func (n node) kernelUsers(t *testing.T) {
 	if err != nil || queues != 3 {
 		t.Fatalf("%v NVMe queues, %v", queues, err)
 	}
+	portmapper(t)
 	sh(t, "bash", "-c", nfsOn)
 	names := map[string]string{"nvme_rdma": "kernel:nvme", "nvmet_rdma": "kernel:nvmet", "rpcrdma": "kernel:nfs"}
 	shown := func(typ string) map[string]map[string]float64 {
@@ -118,6 +122,48 @@ func (n node) kernelUsers(t *testing.T) {
 		return nil
 	})
 	s.stop()
+}
+
+// portmapper stands in for rpcbind, without which the kernel starts no NFS server: it accepts each registration.
+func portmapper(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:111")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go register(c)
+		}
+	}()
+}
+
+// register answers calls of ONC RPC (RFC 5531): each one succeeds, with the result true for all but NULL.
+func register(c net.Conn) {
+	defer c.Close()
+	for {
+		var length uint32
+		if binary.Read(c, binary.BigEndian, &length) != nil {
+			return
+		}
+		call := make([]byte, length&^(1<<31))
+		if _, err := io.ReadFull(c, call); err != nil || len(call) < 24 {
+			return
+		}
+		reply := append(slices.Clone(call[:4]), make([]byte, 20)...) // the number of the call; accepted, no verifier, success
+		reply[7] = 1                                                 // a reply
+		if call[23] != 0 {
+			reply = append(reply, 0, 0, 0, 1)
+		}
+		if _, err := c.Write(append(binary.BigEndian.AppendUint32(nil, 1<<31|uint32(len(reply))), reply...)); err != nil {
+			return
+		}
+	}
 }
 
 // ofKernel counts the objects of kernel users by device and workload, as `rdma resource` shows them.
