@@ -89,7 +89,7 @@ func groupRows(peers []api.Peer) [][]string {
 			states[g] = map[string]int{}
 			order = append(order, g)
 		}
-		states[g][p.State]++
+		states[g][cmp.Or(p.State, "-")]++
 		total[g]++
 	}
 	rows := [][]string{{"WORKLOAD", "DEVICE", "PORT", "CONNECTED TO", "QPS", "STATE"}}
@@ -107,7 +107,7 @@ func queueRows(peers []api.Peer) [][]string {
 	for _, p := range peers {
 		rows = append(rows, []string{
 			owner(p.Workload), format.Line(p.Device), fmt.Sprint(p.Port), fmt.Sprint(p.QPN),
-			format.Line(p.Type), format.Line(p.State), remote(p), fmt.Sprint(p.RemoteQPN), stalled(p),
+			format.Line(p.Type), format.Line(cmp.Or(p.State, "-")), remote(p), fmt.Sprint(p.RemoteQPN), stalled(p),
 		})
 	}
 	return rows
@@ -120,6 +120,8 @@ func remote(p api.Peer) string {
 		return format.Line(p.RemoteGID)
 	case p.RemoteLID != 0:
 		return fmt.Sprint("LID ", p.RemoteLID)
+	case p.RemoteAddress != "":
+		return format.Line(p.RemoteAddress)
 	}
 	return "(not known)" // connected before the sensor started
 }

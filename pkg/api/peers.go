@@ -26,6 +26,8 @@ type Peer struct {
 	RemoteGID string `json:"remote_gid"` // as an IP address, which a RoCE v2 GID is
 	RemoteQPN uint32 `json:"remote_qpn"`
 	RemoteLID uint32 `json:"remote_lid"` // 0 on RoCE
+	// RemoteAddress is known of kernel users only. State, RemoteGID and RemoteQPN are not.
+	RemoteAddress string `json:"remote_address,omitempty"`
 	// StalledSeconds is how long the queue pair had outstanding work requests and no completion. It is absent if the
 	// queue pair is not stalled or its state is unknown.
 	StalledSeconds float64 `json:"stalled_seconds,omitempty"`
@@ -56,9 +58,14 @@ func peers(shares []attribution.PeerShare, workload, device string, stalled bool
 		if workload != "" && workload != s.Workload || device != "" && device != s.Device || stalled && s.StalledFor == 0 {
 			continue
 		}
+		address := ""
+		if s.Remote.IsValid() {
+			address = s.Remote.String()
+		}
 		out = append(out, Peer{
 			Owner: s.Owner, Device: s.Device, Port: s.Port, QPN: s.QPN, Type: s.Type, State: s.State,
-			RemoteGID: s.RemoteGID, RemoteQPN: s.RemoteQPN, RemoteLID: s.RemoteLID, StalledSeconds: s.StalledFor.Seconds(),
+			RemoteGID: s.RemoteGID, RemoteQPN: s.RemoteQPN, RemoteLID: s.RemoteLID, RemoteAddress: address,
+			StalledSeconds:     s.StalledFor.Seconds(),
 			ReceiveWaitSeconds: s.ReceiveWait.Seconds(), OldestReceiveSeconds: s.OldestReceive.Seconds(),
 		})
 	}

@@ -5,6 +5,7 @@ package api
 import (
 	"errors"
 	"net/http"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -15,8 +16,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// Two queue pairs of a container, one of an unknown cgroup, and one of another container on
-// another device.
+// Two queue pairs of a container, one of an unknown cgroup, one of another container on
+// another device, and two of the kernel.
 func somePeers() ([]attribution.PeerShare, error) {
 	return attribution.Peers([]model.Peer{
 		{
@@ -29,10 +30,18 @@ func somePeers() ([]attribution.PeerShare, error) {
 			RemoteGID: "::ffff:10.70.0.1", RemoteQPN: 1<<24 - 1,
 		},
 		{Cgroup: 8, Device: "mlx5_0", QPN: 20, Type: "RC", State: "ERR", RemoteQPN: 6},
-	}, []model.StalledQueuePair{
-		{Device: "mlx5_0", QPN: 19, For: 12500 * time.Millisecond}, {Device: "mlx5_1", QPN: 19, For: time.Minute},
-	}, []model.QueuePairWait{
-		{Device: "mlx5_0", QPN: 17, Waited: 2500 * time.Millisecond, Waiting: time.Second}, {Device: "mlx5_1", QPN: 17, Waited: time.Minute},
+	}, &model.Snapshot{
+		Stalled: []model.StalledQueuePair{
+			{Device: "mlx5_0", QPN: 19, For: 12500 * time.Millisecond}, {Device: "mlx5_1", QPN: 19, For: time.Minute},
+		},
+		QueuePairWaits: []model.QueuePairWait{
+			{Device: "mlx5_0", QPN: 17, Waited: 2500 * time.Millisecond, Waiting: time.Second}, {Device: "mlx5_1", QPN: 17, Waited: time.Minute},
+		},
+		KernelIDs: []model.KernelID{
+			{Device: "mlx5_2", Module: "rpcrdma", Port: 1, QPN: 41, QPType: 2, Remote: netip.MustParseAddr("10.70.0.1")},
+			{Device: "mlx5_2", Module: "rpcrdma"}, // a listener
+			{Device: "mlx5_2", Module: "nvme_rdma", Port: 1, QPN: 42, QPType: 2},
+		},
 	}, identitytest.Table(map[model.CgroupID]identitytest.Entity{
 		7: {Workload: "ml/train-0/worker", Namespace: "ml", Pod: "train-0", Container: "worker", ContainerID: "c1"},
 		9: {Workload: "docker:x&y", ContainerID: "c2"},
@@ -46,6 +55,10 @@ func TestPeers(t *testing.T) {
 		docker = `{"workload":"docker:x\u0026y","namespace":"","pod":"","container":"","container_id":"c2",` +
 			`"device":"mlx5_1","port":1,"qpn":30,"type":"UC","state":"RTR","remote_gid":"fe80::1","remote_qpn":31,` +
 			`"remote_lid":7}`
+		nfs = `{"workload":"kernel:nfs","namespace":"","pod":"","container":"","container_id":"","device":"mlx5_2","port":1,` +
+			`"qpn":41,"type":"RC","state":"","remote_gid":"","remote_qpn":0,"remote_lid":0,"remote_address":"10.70.0.1"}`
+		nvme = `{"workload":"kernel:nvme","namespace":"","pod":"","container":"","container_id":"","device":"mlx5_2","port":1,` +
+			`"qpn":42,"type":"RC","state":"","remote_gid":"","remote_qpn":0,"remote_lid":0}`
 		pod = `{"workload":"ml/train-0/worker","namespace":"ml","pod":"train-0","container":"worker","container_id":"c1",` +
 			`"device":"mlx5_0",`
 		first = pod + `"port":2,"qpn":17,"type":"RC","state":"RTS","remote_gid":"::ffff:10.70.0.1",` +
@@ -54,10 +67,11 @@ func TestPeers(t *testing.T) {
 			`"stalled_seconds":12.5}`
 	)
 	for query, want := range map[string]string{
-		"":                                       "[" + unknown + "," + docker + "," + first + "," + second + "]",
-		"?workload=&device=":                     "[" + unknown + "," + docker + "," + first + "," + second + "]",
+		"":                                       "[" + unknown + "," + docker + "," + nfs + "," + nvme + "," + first + "," + second + "]",
+		"?workload=&device=":                     "[" + unknown + "," + docker + "," + nfs + "," + nvme + "," + first + "," + second + "]",
 		"?workload=ml/train-0/worker":            "[" + first + "," + second + "]",
 		"?workload=docker:x%26y":                 "[" + docker + "]",
+		"?workload=kernel:nfs":                   "[" + nfs + "]",
 		"?device=mlx5_0":                         "[" + unknown + "," + first + "," + second + "]",
 		"?device=mlx5_1&workload=ml/train-0":     "[]",
 		"?device=mlx5":                           "[]",

@@ -186,30 +186,44 @@ func TestAttributeNetlink(t *testing.T) {
 	}
 }
 
-// TestKernelUsers: a kernel module that uses an HCA is a workload. Its protection domains are taken from the
-// unattributed share.
+// TestKernelUsers: a kernel module that uses an HCA is a workload. Its protection domains, connection manager ids and
+// their queue pairs are taken from the unattributed share. Two modules of one service are one workload.
 func TestKernelUsers(t *testing.T) {
 	facts := facts{Entities: entities(), Snapshot: model.Snapshot{
-		HCAs:      []model.HCA{{Name: "mlx5_0"}, {Name: "mlx5_1"}},
-		Resources: []model.Resource{{Device: "mlx5_0", Type: model.PD, Count: 9}, {Device: "mlx5_1", Type: model.PD, Count: 1}},
-		Objects:   []model.Objects{{Cgroup: 1, Device: "mlx5_0", Type: model.PD, Current: 2}},
+		HCAs: []model.HCA{{Name: "mlx5_0"}, {Name: "mlx5_1"}},
+		Resources: []model.Resource{
+			{Device: "mlx5_0", Type: model.PD, Count: 9}, {Device: "mlx5_0", Type: model.QP, Count: 5},
+			{Device: "mlx5_1", Type: model.PD, Count: 3}, {Device: "mlx5_1", Type: model.QP, Count: 1},
+		},
+		Objects: []model.Objects{
+			{Cgroup: 1, Device: "mlx5_0", Type: model.PD, Current: 2}, {Cgroup: 1, Device: "mlx5_0", Type: model.QP, Current: 1},
+		},
 		Domains: []model.Domains{
 			{Device: "mlx5_0", Count: 2, Used: 2},
 			{Device: "mlx5_0", Module: "ib_core", Count: 1, Used: 1},
 			{Device: "mlx5_0", Module: "nvme_rdma", Count: 3, Used: 1},
 			{Device: "mlx5_0", Module: "rpcrdma", Count: 1, Used: 0}, // registered, but unused
 			{Device: "mlx5_0", Module: "ib_ipoib", Count: 1, Used: 1},
-			{Device: "mlx5_1", Module: "nvme_rdma", Count: 1, Used: 1},
+			{Device: "mlx5_1", Module: "cifs", Count: 1, Used: 1},
+			{Device: "mlx5_1", Module: "ksmbd", Count: 2, Used: 1},
+		},
+		KernelIDs: []model.KernelID{
+			{Device: "mlx5_0", Module: "nvme_rdma", QPN: 17}, {Device: "mlx5_0", Module: "nvme_rdma", QPN: 18},
+			{Device: "mlx5_1", Module: "ksmbd"}, // a listener
 		},
 	}}
 	got := attribute(facts)
 	text := map[string]uint64{}
 	for _, o := range got.Objects {
-		text[fmt.Sprintf("%q %s %s", got.Owners[o.Owner].Workload, o.Device, o.Method)] = o.Current
+		text[fmt.Sprintf("%q %s %s %s", got.Owners[o.Owner].Workload, o.Device, o.Type, o.Method)] = o.Current
 	}
 	want := map[string]uint64{
-		`"ml/train-0/main" mlx5_0 probe`: 2, `"kernel:nvme_rdma" mlx5_0 netlink`: 3, `"kernel:ib_ipoib" mlx5_0 netlink`: 1,
-		`"" mlx5_0 probe`: 3, `"kernel:nvme_rdma" mlx5_1 netlink`: 1, `"" mlx5_1 probe`: 0,
+		`"ml/train-0/main" mlx5_0 pd probe`: 2, `"kernel:nvme" mlx5_0 pd netlink`: 3, `"kernel:ipoib" mlx5_0 pd netlink`: 1,
+		`"" mlx5_0 pd probe`: 3, `"kernel:smb" mlx5_1 pd netlink`: 3, `"" mlx5_1 pd probe`: 0,
+		`"ml/train-0/main" mlx5_0 qp probe`: 1, `"kernel:nvme" mlx5_0 qp netlink`: 2, `"" mlx5_0 qp probe`: 2,
+		`"" mlx5_1 qp probe`:                 1,
+		`"kernel:nvme" mlx5_0 cm_id netlink`: 2, `"" mlx5_0 cm_id probe`: 0,
+		`"kernel:smb" mlx5_1 cm_id netlink`: 1, `"" mlx5_1 cm_id probe`: 0,
 	}
 	if d := cmp.Diff(want, text); d != "" {
 		t.Error(d)

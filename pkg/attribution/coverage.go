@@ -41,6 +41,7 @@ var (
 	onlyComplete     = []model.Gap{""}
 	onlyOff          = []model.Gap{model.GapOff}
 	onlyRefused      = []model.Gap{model.GapRefused}
+	onlyKernel       = []model.Gap{model.GapKernel}
 )
 
 type covered struct {
@@ -48,11 +49,13 @@ type covered struct {
 	device     string
 	qps, bound uint64 // queue pairs, and queue pairs with a hardware counter
 	devx       bool   // has DEVX objects
+	kernel     bool   // is a consumer in the kernel
 	seen       bool   // the data path knows its contexts
 	gaps       []model.Gap
 }
 
-// Coverage returns the gaps of each owner and device with queue pairs, DEVX objects or observed verbs contexts. a has
+// Coverage returns the gaps of each owner and device with queue pairs, DEVX objects or observed verbs contexts, and of
+// each consumer in the kernel. a has
 // the objects of s, and ledger has settled it.
 func Coverage(s *model.Snapshot, a *Attribution, owners *identity.Table, states []model.SourceState, ledger PortLedger) []CoverageShare {
 	o := &users{owners, a}
@@ -68,6 +71,11 @@ func Coverage(s *model.Snapshot, a *Attribution, owners *identity.Table, states 
 			of(held.Owner, held.Device).qps += held.Current
 		case held.Type == model.DEVXObj:
 			of(held.Owner, held.Device).devx = true
+		}
+	}
+	for i := range s.Domains {
+		if d := &s.Domains[i]; d.IsConsumer() {
+			of(a.Use(owners.OfKernel(d.Module)), d.Device).kernel = true
 		}
 	}
 	for _, f := range s.Coverage {
@@ -110,6 +118,8 @@ func Coverage(s *model.Snapshot, a *Attribution, owners *identity.Table, states 
 // all returns the gaps of an owner that shares the device, nil if its queue pairs have counters.
 func (c *covered) all(on, attached bool) []model.Gap {
 	switch {
+	case c.kernel:
+		return onlyKernel
 	case c.bound > 0 && c.bound >= c.qps && !c.devx:
 		return nil
 	case !on:

@@ -18,7 +18,8 @@ func (t objectTable) of(owner int, device string, typ model.ObjectType) *ObjectS
 }
 
 // objects returns the objects of each owner: counted by the probe, or else listed by netlink. Kernel modules have
-// protection domains only: to list their queue pairs would query the firmware for each queue pair of the device.
+// protection domains, connection manager ids, and the queue pairs of these ids: to list other queue pairs would query
+// the firmware for each queue pair of the device.
 func (o *users) objects(s *model.Snapshot) objectTable {
 	t := objectTable{newTable[ObjectShare](len(s.Objects) + len(s.Holdings) + len(s.Resources))}
 	for _, f := range s.Objects {
@@ -31,11 +32,23 @@ func (o *users) objects(s *model.Snapshot) objectTable {
 	}
 	for i := range s.Domains {
 		if d := &s.Domains[i]; d.IsConsumer() || d.Module == model.IPoIBModule && d.Used > 0 {
-			share := t.of(o.a.Use(o.OfKernel(d.Module)), d.Device, model.PD)
-			share.Current, share.Method = d.Count, MethodNetlink
+			t.addKernel(o.a.Use(o.OfKernel(d.Module)), d.Device, model.PD, d.Count)
+		}
+	}
+	for i := range s.KernelIDs {
+		id := &s.KernelIDs[i]
+		owner := o.a.Use(o.OfKernel(id.Module))
+		t.addKernel(owner, id.Device, model.CMID, 1)
+		if id.QPN != 0 {
+			t.addKernel(owner, id.Device, model.QP, 1)
 		}
 	}
 	return t
+}
+
+func (t objectTable) addKernel(owner int, device string, typ model.ObjectType, n uint64) {
+	share := t.of(owner, device, typ)
+	share.Current, share.Method = share.Current+n, MethodNetlink
 }
 
 // settle makes the shares of a device add up to its total: the remainder is unattributed. A total below the sum is

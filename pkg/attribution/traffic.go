@@ -3,6 +3,7 @@
 package attribution
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/identity"
@@ -30,28 +31,41 @@ type PeerShare struct {
 	// ReceiveWait is how long the queue pair has waited for receives, without its present wait. OldestReceive is the present
 	// wait. Both are 0 if unknown.
 	ReceiveWait, OldestReceive time.Duration
+	// Remote is the address of the remote end. It is known of kernel users, whose GIDs and states are not read: the kernel
+	// would query the firmware.
+	Remote netip.Addr
 }
 
-// Peers adds owners, stalls and waits to queue pairs.
-func Peers(
-	peers []model.Peer, stalled []model.StalledQueuePair, waits []model.QueuePairWait, owners *identity.Table,
-) []PeerShare {
+// Peers adds owners, stalls and waits to queue pairs of processes, and the connected queue pairs of kernel users.
+func Peers(peers []model.Peer, s *model.Snapshot, owners *identity.Table) []PeerShare {
 	type number struct {
 		device string
 		qpn    uint32
 	}
-	stalledFor := make(map[number]time.Duration, len(stalled))
-	for _, q := range stalled {
+	stalledFor := make(map[number]time.Duration, len(s.Stalled))
+	for _, q := range s.Stalled {
 		stalledFor[number{q.Device, q.QPN}] = q.For
 	}
-	waited := make(map[number]model.QueuePairWait, len(waits))
-	for _, w := range waits {
+	waited := make(map[number]model.QueuePairWait, len(s.QueuePairWaits))
+	for _, w := range s.QueuePairWaits {
 		waited[number{w.Device, w.QPN}] = w
 	}
 	shares := make([]PeerShare, len(peers))
 	for i, p := range peers {
 		at := number{p.Device, p.QPN}
-		shares[i] = PeerShare{owners.OwnerOf(p.Cgroup), p, stalledFor[at], waited[at].Waited, waited[at].Waiting}
+		shares[i] = PeerShare{
+			Owner: owners.OwnerOf(p.Cgroup), Peer: p,
+			StalledFor: stalledFor[at], ReceiveWait: waited[at].Waited, OldestReceive: waited[at].Waiting,
+		}
+	}
+	for _, id := range s.KernelIDs {
+		if id.QPN != 0 {
+			shares = append(shares, PeerShare{
+				Owner:  identity.KernelOwner(id.Module),
+				Peer:   model.Peer{Device: id.Device, Port: id.Port, QPN: id.QPN, Type: model.QPTypeName(uint32(id.QPType))},
+				Remote: id.Remote,
+			})
+		}
 	}
 	return shares
 }

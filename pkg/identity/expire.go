@@ -21,7 +21,7 @@ func (t *Table) Forget(ids []model.CgroupID) {
 }
 
 // Expire returns the owners that were absent for more than maxMissedRefreshes refreshes: they have no known cgroup, no
-// assigned device, and are not the pod of a present owner. Their labels stay as long as a refresh lists them. Expire is
+// assigned device, are no kernel user of this refresh, and are not the pod of a present owner. Their labels stay as long as a refresh lists them. Expire is
 // called once at the end of each refresh.
 func (t *Table) Expire(assigned []OwnerID) []OwnerID {
 	t.mu.Lock()
@@ -32,7 +32,7 @@ func (t *Table) Expire(assigned []OwnerID) []OwnerID {
 	}
 	pods := map[Owner]bool{} // of present owners
 	for id, o := range t.owners {
-		if o != nil && (present[id] || o.cgroups > 0) {
+		if o != nil && (present[id] || o.cgroups > 0 || o.info.Runtime == kernelRuntime && o.seen == t.round) {
 			present[id] = true
 			if o.labels.Pod != "" {
 				pods[podOf(&o.labels)] = true

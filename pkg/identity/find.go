@@ -41,11 +41,6 @@ func (t *Table) OfPod(namespace, pod, uid string) OwnerID {
 	return t.find(&name{Owner: podOwner(namespace, pod), PodUID: uid})
 }
 
-// OfKernel returns the owner of what a module of the kernel holds: kernel:nvme_rdma.
-func (t *Table) OfKernel(module string) OwnerID {
-	return t.find(&name{Owner: Owner{Workload: "kernel:" + valid(module)}, Runtime: "kernel"})
-}
-
 // OfNames returns the owner of a container from its names only.
 func (t *Table) OfNames(namespace, pod, container string) OwnerID {
 	o := podOwner(namespace, pod)

@@ -198,6 +198,32 @@ func TestExpire(t *testing.T) {
 	}
 }
 
+// TestExpireKernelUser: a kernel user is present while refreshes name it.
+func TestExpireKernelUser(t *testing.T) {
+	var table Table
+	var user OwnerID
+	next := func(used bool) []OwnerID {
+		table.Resolve(&model.Snapshot{}, nil)
+		if used {
+			user = table.OfKernel("rpcrdma")
+		}
+		return table.Expire(nil)
+	}
+	for range 3 * maxMissedRefreshes {
+		if e := next(true); e != nil {
+			t.Fatalf("%v expired", e)
+		}
+	}
+	for range maxMissedRefreshes {
+		if e := next(false); e != nil {
+			t.Fatalf("%v expired", e)
+		}
+	}
+	if e := next(false); !slices.Equal(e, []OwnerID{user}) {
+		t.Errorf("%v expired, want %v", e, user)
+	}
+}
+
 // TestTableProperties: for any lists of the runtimes, no two owners have equal labels, an anchor belongs to one owner,
 // a claimed cgroup never follows a name, an owner with a cgroup is present, and the info is as in a new table with the
 // same facts.

@@ -23,7 +23,7 @@ func resourceMetrics() []metric {
 
 var workloadNotes = []string{
 	"`container_rdma_resources`: a device's shares add up to `rdma_resources`, with the device `other` of workloads with too " +
-		"many series. Kernel modules (`kernel:nvme_rdma`) have `pd` only.",
+		"many series. Kernel users have `pd`, `cm_id` and its `qp`.",
 	"`container_rdma_objects_created_total` and the `container_rdma_verbs` families count from the probe's attachment. ",
 	"`container_rdma_registered_bytes`: `memory` is `host`, `gpu` (GPU dma-buf), `dmabuf` (other), `device` (HCA memory), " +
 		"`implicit_odp` (0 bytes: no length), or `unknown` (before the sensor's start, and what [the kernel does not " +

@@ -24,13 +24,14 @@ const (
 	GapFull                Gap = "full"                 // no room for more verbs contexts
 	GapLost                Gap = "lost"                 // calls that could not be followed or read
 	GapNotSeen             Gap = "not_seen"             // queue pairs that the hooks have not seen
+	GapKernel              Gap = "kernel"               // queue pairs of the kernel, which posts without a call that is probed
 	GapUnattributed        Gap = "unattributed"         // only earlier bytes: the device moved bytes while their owner was unknown
 )
 
 // Gaps are all gaps, in display order.
 var Gaps = []Gap{
 	GapOff, GapRefused, GapNotSelected, GapLate, GapSurvey, GapExtendedPoll, GapProviderUnsupported, GapDirectWQE, GapDEVX,
-	GapFull, GapLost, GapNotSeen, GapUnattributed,
+	GapFull, GapLost, GapNotSeen, GapKernel, GapUnattributed,
 }
 
 // Uncounted reports whether a gap affects the bytes of now: rates are then lower bounds.

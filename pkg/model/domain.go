@@ -2,7 +2,10 @@
 
 package model
 
-import "slices"
+import (
+	"net/netip"
+	"slices"
+)
 
 // Domains are the protection domains on an HCA of processes, or of a kernel module. Each sending queue pair has a
 // protection domain.
@@ -21,6 +24,17 @@ var managers = []string{"ib_core", "mlx4_ib", "mlx5_ib"}
 // others.
 func (d *Domains) IsConsumer() bool {
 	return d.Used > 0 && d.Module != "" && d.Module != IPoIBModule && !slices.Contains(managers, d.Module)
+}
+
+// KernelID is a connection manager id of a kernel module. The kernel lists it with its queue pair, without a query of the
+// firmware.
+type KernelID struct {
+	Device string
+	Module string
+	Port   uint32
+	QPN    uint32     // 0: a listener, or not connected yet
+	QPType uint8      // see QPTypeName
+	Remote netip.Addr // invalid: not known
 }
 
 // IPoIBModule is the module of IPoIB interfaces, which have one protection domain each.

@@ -26,6 +26,8 @@ type Snapshot struct {
 	Resources []Resource
 	// Domains are the protection domains of each HCA. An HCA with listed protection domains has a line for processes.
 	Domains []Domains
+	// KernelIDs are the connection manager ids of kernel modules. They are read of HCAs with a consumer in the kernel.
+	KernelIDs []KernelID
 	// Holdings are the objects of each process, from RDMA netlink. They are read only while no probe counts objects in
 	// the kernel.
 	Holdings []Holding
@@ -158,6 +160,7 @@ var lists = []factList{
 	list(func(s *Snapshot) *[]BitErrors { return &s.BitErrors }),
 	list(func(s *Snapshot) *[]Resource { return &s.Resources }),
 	list(func(s *Snapshot) *[]Domains { return &s.Domains }),
+	list(func(s *Snapshot) *[]KernelID { return &s.KernelIDs }),
 	byCgroup(func(s *Snapshot) *[]Holding { return &s.Holdings }, func(f *Holding) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Objects { return &s.Objects }, func(f *Objects) CgroupID { return f.Cgroup }),
 	byCgroup(func(s *Snapshot) *[]Registered { return &s.Registered }, func(f *Registered) CgroupID { return f.Cgroup }),

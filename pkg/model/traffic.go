@@ -2,7 +2,10 @@
 
 package model
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // Method is how a value of the data path was measured. The data path bypasses the kernel: a container's bytes are known
 // only from hardware counters or from probes in the container's processes.
@@ -102,4 +105,15 @@ type Peer struct {
 	RemoteGID string
 	RemoteLID uint32
 	RemoteQPN uint32
+}
+
+// qpTypes are the names of an enum ib_qp_type (include/rdma/ib_verbs.h), of types that connect.
+var qpTypes = []string{2: "RC", 3: "UC", 9: "XRC_INI", 10: "XRC_TGT"}
+
+// QPTypeName returns the name of a type of queue pairs, or its number.
+func QPTypeName(n uint32) string {
+	if n < uint32(len(qpTypes)) && qpTypes[n] != "" {
+		return qpTypes[n]
+	}
+	return strconv.FormatUint(uint64(n), 10)
 }

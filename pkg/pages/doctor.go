@@ -39,6 +39,7 @@ var gapTexts = map[model.Gap][2]string{
 	model.GapFull:                {"no room for more verbs contexts", "raise --rdma.datapath-max-contexts"},
 	model.GapLost:                {"calls that could not be followed or read", "accelscope_probe_lost_total has the reason"},
 	model.GapNotSeen:             {"queue pairs that the hooks have not seen", "it ends when the program creates them again"},
+	model.GapKernel:              {"queue pairs of the kernel beside other users of the HCA", "give storage an HCA of its own"},
 	model.GapUnattributed:        {"earlier bytes only: the device moved some while their owner was not known", ""},
 }
 

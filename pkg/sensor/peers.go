@@ -20,5 +20,5 @@ func (s *Sensor) peerShares() ([]attribution.PeerShare, error) {
 		return nil, err
 	}
 	refresh := s.engine.Refresh() // updates the owners of cgroups
-	return attribution.Peers(found, refresh.Facts.Stalled, refresh.Facts.QueuePairWaits, s.engine.Owners()), nil
+	return attribution.Peers(found, &refresh.Facts, s.engine.Owners()), nil
 }

@@ -77,7 +77,7 @@ func (w *world) step() {
 		}
 		d.hidden = d.away > 0 || w.chance(5)
 		if d.kernel > 0 {
-			w.wire(d, "", w.r.IntN(directions), uint64(w.r.IntN(500))*4)
+			w.wire(d, "kernel:rds", w.r.IntN(directions), uint64(w.r.IntN(500))*4)
 		}
 		if w.chance(10) {
 			d.kernel = uint64(w.r.IntN(2)) * 3
@@ -326,7 +326,7 @@ func ledgerProperties(t *testing.T, surveys bool) {
 			sums, owned, now := map[truthKey]uint64{}, map[truthKey]uint64{}, map[string]uint64{}
 			for _, share := range a.Traffic {
 				direction := slices.Index(directionNames[:], share.Direction)
-				owner := a.Owners[share.Owner].ContainerID
+				owner := shortName(&a, share.Owner)
 				series := fmt.Sprint(owner, " ", share.Device, " ", share.Method, " ", direction)
 				if _, twice := now[series]; twice {
 					t.Fatalf("seed %d, refresh %d: two of %s", seed, refresh, series)
@@ -401,16 +401,16 @@ func ledgerProperties(t *testing.T, surveys bool) {
 
 // ledgerHistories are checksums of all shares of a history, by seed. They detect any change of the ledger's arithmetic.
 var ledgerHistories = [15]uint64{
-	0x65afa96dd54074d7, 0xae9ef082c5f2f21b, 0xf17d3550ed49bc39, 0x15765d10be64db19, 0xbdb0e990811f00f9,
-	0x10fd34978c726c7f, 0x4b0ed056709fbc2a, 0x5c214f4475c507b8, 0x795c889f0262415c, 0xe69285a7d23ab08d,
-	0xe3b0cd5f461bd57c, 0x5c7d3559bc124cec, 0x4d8b15d59535e386, 0x0891a8351cd2043d, 0x51529de7b1f4ec7c,
+	0x65afa96dd54074d7, 0x54107d5c48e4432f, 0xd0d294d2658acfbd, 0xbbb02fbb3881118e, 0x47d5809fd73988d3,
+	0xc9d1c849e3a58ce8, 0xa0a3348d448aed04, 0x05cafba763a162e7, 0x02a3e3ead74cce8d, 0xe69285a7d23ab08d,
+	0x2abad2126b746617, 0xd8f1085fd12fbc4b, 0x26190cdedc6daef4, 0x6756f6f27791acf5, 0xd4ec89fbab0e065b,
 }
 
-// labeled lists the shares of traffic by container id, sorted.
+// labeled lists the shares of traffic by container id or kernel user, sorted.
 func labeled(a attribution.Attribution) string {
 	lines := make([]string, len(a.Traffic))
 	for i, s := range a.Traffic {
-		lines[i] = fmt.Sprint(a.Owners[s.Owner].ContainerID, " ", s.Device, s.Method, s.Direction, s.Bytes)
+		lines[i] = fmt.Sprint(shortName(&a, s.Owner), " ", s.Device, s.Method, s.Direction, s.Bytes)
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")

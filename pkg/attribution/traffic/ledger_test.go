@@ -224,10 +224,7 @@ func credited(t *testing.T, a attribution.Attribution) map[string]uint64 {
 		if s.Direction != model.Transmit {
 			continue
 		}
-		k := fmt.Sprint(a.Owners[s.Owner].ContainerID, " ", s.Method)
-		if o := a.Owners[s.Owner]; o.ContainerID == "" && o.Pod != "" {
-			k = fmt.Sprint(o.Workload, " ", s.Method)
-		}
+		k := fmt.Sprint(shortName(&a, s.Owner), " ", s.Method)
 		if s.Device != "d" {
 			k = s.Device + " " + k
 		}
@@ -237,6 +234,14 @@ func credited(t *testing.T, a attribution.Attribution) map[string]uint64 {
 		got[k] = s.Bytes
 	}
 	return got
+}
+
+// shortName returns the container of an owner, or the name of a pod or of a kernel user.
+func shortName(a *attribution.Attribution, owner int) string {
+	if o := &a.Owners[owner]; o.ContainerID == "" {
+		return o.Workload
+	}
+	return a.Owners[owner].ContainerID
 }
 
 func (n *node) moved() *node {
@@ -339,7 +344,32 @@ func TestLedger(t *testing.T) {
 			{d(0).holds(1, "d", 1, 1), want{" port": 0}},
 			{d(100).domains("nvme_rdma", 1, 1).holds(1, "d", 1, 1), want{" port": 100}},
 			{d(200).holds(1, "d", 1, 1), want{" port": 200}},
-			{d(300).holds(1, "d", 1, 1), want{" port": 200, "c1 port": 100}},
+			{d(300).holds(1, "d", 1, 1), want{" port": 300}},
+			{d(400).holds(1, "d", 1, 1), want{" port": 300, "c1 port": 100}},
+		},
+		"a consumer in the kernel alone, then beside a container": {
+			{d(0).domains("rpcrdma", 1, 1), want{" port": 0}},
+			{d(100).domains("rpcrdma", 2, 2).domains("nvme_rdma", 1, 0), want{" port": 0, "kernel:nfs port": 100}},
+			{d(200).domains("rpcrdma", 1, 1).holds(1, "d", 1, 1), want{" port": 100, "kernel:nfs port": 100}},
+			{d(300).holds(1, "d", 1, 1), want{" port": 200, "kernel:nfs port": 100}},
+			{d(400).holds(1, "d", 1, 1), want{" port": 300, "kernel:nfs port": 100}},
+			{d(500).holds(1, "d", 1, 1), want{" port": 300, "kernel:nfs port": 100, "c1 port": 100}},
+		},
+		"two consumers in the kernel": {
+			{d(0).domains("nvme_rdma", 1, 1).domains("nvmet_rdma", 1, 1), want{" port": 0}},
+			{d(100).domains("nvme_rdma", 1, 1).domains("nvmet_rdma", 1, 1), want{" port": 100}},
+		},
+		"two modules of a service": {
+			{d(0).domains("cifs", 1, 1).domains("ksmbd", 1, 1), want{" port": 0}},
+			{d(100).domains("cifs", 1, 1).domains("ksmbd", 1, 1), want{" port": 0, "kernel:smb port": 100}},
+		},
+		"management datagrams and registration of memory only": {
+			{d(0).domains("mlx5_ib", 2, 1), want{" port": 0}},
+			{d(100).domains("mlx5_ib", 2, 1), want{" port": 100}},
+		},
+		"a consumer in the kernel, and a process that only the kernel lists": {
+			{d(0).domains("rpcrdma", 1, 1).without(func(n *node) { n.Domains[0].Count = 1 }), want{" port": 0}},
+			{d(100).domains("rpcrdma", 1, 1).without(func(n *node) { n.Domains[0].Count = 1 }), want{" port": 100}},
 		},
 		"no source counts objects, or the kernel does not": {
 			{d(0).holds(1, "d", 1, 1), want{" port": 0}},

@@ -78,12 +78,12 @@ func TestSurveys(t *testing.T) {
 			}
 			return n
 		}, want: want{" port": 10_000 + 10_000 + 4e6, "c1 survey": 4000, "c2 survey": 36_000}},
-		"an unknown user for one interval": {report: func(n *node, at float64) *node {
+		"a consumer in the kernel at one refresh": {report: func(n *node, at float64) *node {
 			if owners(n, at); at == 40 {
 				n.domains("rpcrdma", 1, 1)
 			}
 			return n
-		}, want: split(3)}, // counters are read before objects
+		}, want: split(2)}, // it held the HCA in two intervals, and counters are read before objects
 		"another owner, which is not counted": {report: func(n *node, at float64) *node {
 			if owners(n, at); at >= 40 {
 				n.holds(3, "d", 1, 1).covered(3, model.GapProviderUnsupported)

@@ -50,29 +50,28 @@ type unknownUsers struct {
 	// domains are the protection domains of processes. counted are the domains of known cgroups among them, ipoib the
 	// domains of IPoIB interfaces.
 	domains, counted, ipoib uint64
-	kernel                  bool   // another consumer in the kernel may have queue pairs: NVMe-oF, NFS, …
 	created, nowMade        uint64 // number of objects created until the last refresh, and until now
 }
 
 // list adds a line of the kernel's list of protection domains. Each queue pair of the kernel has a protection domain,
-// even if the kernel does not count the queue pair.
-func (u *unknownUsers) list(f *model.Domains) {
+// even if the kernel does not count the queue pair: so a consumer in the kernel (NVMe-oF, NFS, …) holds the device.
+func (d *device) list(f *model.Domains, owners *identity.Table) {
 	switch {
 	case f.Module == "":
-		u.listed, u.domains = true, f.Count
+		d.unknown.listed, d.unknown.domains = true, f.Count
 	case f.Module == model.IPoIBModule:
-		u.ipoib = f.Count
+		d.unknown.ipoib = f.Count
 	case f.IsConsumer():
-		u.kernel = true
+		d.use(owners.OfKernel(f.Module)).holds = true
 	}
 }
 
-// exist reports whether an unknown user may move bytes: a process without an owner, a process that only the kernel's
-// list shows, or a consumer in the kernel.
+// exist reports whether an unknown user may move bytes: a process without an owner, or a process that only the kernel's
+// list shows.
 func (u *unknownUsers) exist() bool {
 	made := u.nowMade > u.created
 	u.created = u.nowMade
-	return made || !u.listed || u.objects > 0 || u.domains > u.counted || u.kernel
+	return made || !u.listed || u.objects > 0 || u.domains > u.counted
 }
 
 // moveIPoIB reports whether IPoIB may have moved bytes of the device since the last refresh: the packets of its
@@ -174,14 +173,14 @@ func (o *objectUses) note(s *model.Snapshot, a *attribution.Attribution, owners 
 	}
 }
 
-// noteUnknown records the users of each device without a known owner.
+// noteUnknown records the users of each device without a known owner, and the consumers in the kernel.
 func (o *objectUses) noteUnknown(s *model.Snapshot, owners *identity.Table, l *deviceList) {
 	for _, d := range l.order {
 		d.unknown = unknownUsers{created: d.unknown.created}
 	}
 	for i := range s.Domains {
 		if d := l.devices[s.Domains[i].Device]; d != nil {
-			d.unknown.list(&s.Domains[i])
+			d.list(&s.Domains[i], owners)
 		}
 	}
 	for i := range s.Objects {

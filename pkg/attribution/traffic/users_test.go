@@ -3,7 +3,6 @@
 package traffic
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -138,10 +137,10 @@ func TestOtherUsersInKernel(t *testing.T) {
 func b2u(b bool) uint64 { return uint64(toInt(b)) }
 
 // TestExclusiveProperty: three workloads open and close contexts and queue pairs at random, and workloads with a queue
-// pair may send. So may consumers in the kernel, IPoIB and processes that only the kernel lists; the counter may be
-// reset. The bytes of an interval are credited if and only if exactly one workload could have moved them in this
-// interval or the previous one: counters are read a little earlier or later than objects. A workload that could have
-// moved uncredited bytes is never complete again.
+// pair may send. So may a consumer in the kernel, IPoIB and processes that only the kernel lists; the counter may be
+// reset. The bytes of an interval are credited if and only if exactly one workload, or only the consumer, could have
+// moved them in this interval or the previous one: counters are read a little earlier or later than objects. A workload
+// that could have moved uncredited bytes is never complete again.
 func TestExclusiveProperty(t *testing.T) {
 	counts := map[string]int{}
 	for seed := range uint64(150) {
@@ -150,7 +149,7 @@ func TestExclusiveProperty(t *testing.T) {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-	for _, what := range []string{"credited", "shared", "kernel", "ipoib", "process", "reset", "complete", "unattributed", "off"} {
+	for _, what := range []string{"credited", "shared", "kernel", "kernel and container", "ipoib", "process", "reset", "complete", "unattributed", "off"} {
 		if counts[what] < 100 {
 			t.Errorf("%s: only %d times in %v", what, counts[what], counts)
 		}
@@ -188,14 +187,19 @@ func (w *propertyWorkload) step(r *rand.Rand) {
 
 func exclusiveHistory(t *testing.T, r *rand.Rand, counts map[string]int) {
 	var l testLedger
-	var w [4]propertyWorkload // from 1 on
+	names := []string{"kernel:nfs", "c1", "c2", "c3"}
+	w := make([]propertyWorkload, len(names))
 	var counter, unattributed, packets uint64
-	kernel, process, unknownBefore := false, false, true
+	process, unknownBefore := false, true
+	kernel := &w[0]
+	absent := 0 // refreshes without the consumer
 	for refresh := range 60 {
 		ipoib := false
+		kernel.before, kernel.could = kernel.could, kernel.qps > 0
 		switch r.IntN(20) {
 		case 0, 1:
-			kernel = !kernel && r.IntN(3) == 0
+			kernel.qps = b2u(kernel.qps == 0 && r.IntN(3) == 0)
+			kernel.could = kernel.could || kernel.qps > 0
 		case 2, 3:
 			process = !process && r.IntN(3) == 0
 		case 4:
@@ -203,13 +207,15 @@ func exclusiveHistory(t *testing.T, r *rand.Rand, counts map[string]int) {
 			ipoib = refresh > 0
 		}
 		var who []int
-		for i := 1; i < len(w); i++ {
-			w[i].step(r)
+		for i := range w {
+			if i > 0 {
+				w[i].step(r)
+			}
 			if w[i].could || w[i].before {
 				who = append(who, i)
 			}
 		}
-		unknown := kernel || process || ipoib
+		unknown := process || ipoib
 		moved, reset := uint64(0), false
 		if len(who) > 0 || unknown || unknownBefore {
 			moved = 4 * r.Uint64N(1000)
@@ -219,7 +225,7 @@ func exclusiveHistory(t *testing.T, r *rand.Rand, counts map[string]int) {
 		}
 		counter += moved
 		first := refresh == 0
-		exclusive := 0
+		exclusive := -1
 		if len(who) == 1 && !unknown && !unknownBefore && !first {
 			exclusive = who[0]
 			w[exclusive].credit += moved
@@ -227,7 +233,7 @@ func exclusiveHistory(t *testing.T, r *rand.Rand, counts map[string]int) {
 			unattributed += moved
 		}
 		for _, i := range who {
-			if exclusive == 0 && moved > 0 && !first {
+			if exclusive < 0 && moved > 0 && !first {
 				w[i].missed, w[i].any = w[i].missed+moved, true
 			}
 			if reset {
@@ -235,13 +241,21 @@ func exclusiveHistory(t *testing.T, r *rand.Rand, counts map[string]int) {
 			}
 		}
 		for what, is := range map[string]bool{
-			"credited": exclusive > 0 && moved > 0, "shared": len(who) > 1, "kernel": kernel, "ipoib": ipoib, "process": process, "reset": reset,
+			"credited": exclusive > 0 && moved > 0, "shared": len(who) > 1, "kernel": exclusive == 0 && moved > 0,
+			"kernel and container": len(who) > 1 && who[0] == 0, "ipoib": ipoib, "process": process, "reset": reset,
 		} {
 			counts[what] += toInt(is)
 		}
 		unknownBefore = unknown
 
-		n := newNode().device("d", counter, 0).domains(model.IPoIBModule, 1, 0).domains("rpcrdma", 1, b2u(kernel))
+		if absent++; kernel.qps > 0 {
+			absent = 0
+		}
+		if absent > maxMissedRefreshes { // the owner expired
+			unattributed += kernel.credit
+			kernel.credit, kernel.missed, kernel.any, kernel.unlimited = 0, 0, false, false
+		}
+		n := newNode().device("d", counter, 0).domains(model.IPoIBModule, 1, 0).domains("rpcrdma", 1, kernel.qps)
 		n.HCAs[0].IPoIB = []model.IPoIB{{Name: "ib0", Packets: packets}}
 		for i := 1; i < len(w); i++ {
 			n.object(uint64(i), model.Context, w[i].contexts, w[i].opened).object(uint64(i), model.QP, w[i].qps, w[i].made)
@@ -253,16 +267,17 @@ func exclusiveHistory(t *testing.T, r *rand.Rand, counts map[string]int) {
 		got := credited(t, a)
 		reasons, amounts := map[string]string{}, map[string]attribution.MissedShare{}
 		for _, c := range a.Coverage {
-			reasons[a.Owners[c.Owner].ContainerID] += string(c.Gap) + ";"
+			reasons[shortName(&a, c.Owner)] += string(c.Gap) + ";"
 		}
 		for _, m := range a.Missed {
-			amounts[a.Owners[m.Owner].ContainerID] = m
+			amounts[shortName(&a, m.Owner)] = m
 		}
-		for i := 1; i < len(w); i++ {
-			c := fmt.Sprintf("c%d", i)
+		for i, c := range names {
 			reason := ""
 			switch {
 			case w[i].qps == 0:
+			case exclusive != i && i == 0:
+				reason = "kernel;"
 			case exclusive != i:
 				reason = "off;"
 			case w[i].any:
@@ -270,7 +285,7 @@ func exclusiveHistory(t *testing.T, r *rand.Rand, counts map[string]int) {
 			default:
 				reason = ";" // complete
 			}
-			counts[map[string]string{"": "none", "off;": "off", "unattributed;": "unattributed", ";": "complete"}[reason]]++
+			counts[map[string]string{"": "none", "off;": "off", "kernel;": "kernel only", "unattributed;": "unattributed", ";": "complete"}[reason]]++
 			m, has := amounts[c]
 			if got[c+" port"] != w[i].credit || reasons[c] != reason || has != w[i].any || m.Bytes != w[i].missed || m.Unlimited != w[i].unlimited {
 				t.Errorf("refresh %d: %v, coverage %q (want %q), missed %+v, want %+v", refresh, got, reasons[c], reason, m, w[i])

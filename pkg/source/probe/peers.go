@@ -69,7 +69,7 @@ func (t *tables) readPeers() ([]model.Peer, error) {
 		func(k gen.PeersPeerKey, v *gen.PeersPeer) {
 			p := model.Peer{
 				Cgroup: model.CgroupID(v.Cgroup), Device: t.deviceName(k.Device), Port: v.Port, QPN: k.Qpn,
-				Type: nameOf(queueTypes, v.Type), State: nameOf(queueStates, v.State),
+				Type: model.QPTypeName(v.Type), State: nameOf(queueStates, v.State),
 				RemoteLID: v.Lid, RemoteQPN: v.Qpn,
 			}
 			if v.Routed != 0 {
@@ -83,11 +83,8 @@ func (t *tables) readPeers() ([]model.Peer, error) {
 	return found, nil
 }
 
-// Names from include/rdma/ib_verbs.h: enum ib_qp_state, and the queue pair types that connect.
-var (
-	queueStates = []string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
-	queueTypes  = []string{2: "RC", 3: "UC", 9: "XRC_INI", 10: "XRC_TGT"}
-)
+// queueStates are the names of an enum ib_qp_state (include/rdma/ib_verbs.h).
+var queueStates = []string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
 
 // readyToReceive is the first state in which a queue pair has a remote end.
 const readyToReceive = 2

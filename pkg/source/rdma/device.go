@@ -42,6 +42,7 @@ type device struct {
 	bound   *qpcounter.Device // nil if not read
 	tables  sysfs.Attempt     // state of RES_GET
 	domains sysfs.Attempt     // state of RES_PD_GET
+	ids     sysfs.Attempt     // state of RES_CM_ID_GET
 
 	// ---
 	queried    asked
@@ -61,6 +62,7 @@ type reading struct {
 	hca             model.HCA
 	resources       []model.Resource // only if readResources of the Source does not cover the device
 	domains         []model.Domains  // nil if the list failed
+	kernelIDs       []model.KernelID // only with a consumer in the kernel
 	links, counters sysfs.Tally
 	refused         sysfs.Refused
 	query           error // why the ports have no state; nil if they were queried
@@ -84,6 +86,7 @@ func (s *Source) newDevice(name, path, function string) *device {
 	d := &device{
 		name: name, files: sysfs.NewDevice(name, path, function, &s.kept), queries: sysfs.NewQueries(&s.kept), bound: s.qps.Device(name),
 		tables: sysfs.Attempt{Name: "RES_GET"}, domains: sysfs.Attempt{Name: "RES_PD_GET"},
+		ids: sysfs.Attempt{Name: "RES_CM_ID_GET"},
 	}
 	d.readFn, d.queryFn = d.readNow, d.queryNow
 	return d
@@ -248,6 +251,9 @@ func (d *device) read(now, deadline time.Time, n *node) (reading, error) {
 		if !n.away {
 			r.hca.IPoIB = f.ReadIPoIB(r.domains)
 		}
+		if slices.ContainsFunc(r.domains, func(d model.Domains) bool { return d.IsConsumer() }) {
+			r.kernelIDs = d.readKernelIDs(c, now, deadline, &r.counters)
+		}
 	}
 	r.refused = slices.Clone(f.Refused)
 	return r, nil
@@ -342,6 +348,24 @@ func (d *device) readDomains(c *nldev.Conn, now, deadline time.Time, t *sysfs.Ta
 	all, err := c.Domains(d.files.HCA.Index, deadline)
 	if d.domains.Done(now, err); err != nil {
 		t.Count("", &d.domains, now)
+		return nil
+	}
+	for i := range all {
+		all[i].Device = d.name
+	}
+	return all
+}
+
+// readKernelIDs lists the connection manager ids of kernel modules (RES_CM_ID_GET). It records failures in t. After a
+// failure c cannot be used: the rest of the list may follow.
+func (d *device) readKernelIDs(c *nldev.Conn, now, deadline time.Time, t *sysfs.Tally) []model.KernelID {
+	if d.ids.Waiting(now) {
+		t.Count("", &d.ids, now)
+		return nil
+	}
+	all, err := c.KernelIDs(d.files.HCA.Index, deadline)
+	if d.ids.Done(now, err); err != nil {
+		t.Count("", &d.ids, now)
 		return nil
 	}
 	for i := range all {

@@ -234,6 +234,7 @@ func (s *Source) Read(ctx context.Context) (model.Snapshot, error) {
 			snap.HCAs = append(snap.HCAs, r.hca)
 			snap.Resources = append(snap.Resources, r.resources...)
 			snap.Domains = append(snap.Domains, r.domains...)
+			snap.KernelIDs = append(snap.KernelIDs, r.kernelIDs...)
 		}
 	}
 	slices.SortFunc(snap.HCAs, func(a, b model.HCA) int { return strings.Compare(a.Name, b.Name) })

@@ -40,6 +40,7 @@ var features = []feature{
 	{"objects from before the start (netlink), virtual functions", []string{"restart", "netlink"}, nil},
 	{"ids of the connection manager", []string{"cm ids"}, nil},
 	{"peers", []string{"peers"}, nil},
+	{"kernel users: NVMe-oF, NFS", []string{"kernel users"}, nil},
 	{"device nodes, `/driMapping`, device programs like Slurm's", []string{"devices", "dri", "slurm devices"}, nil},
 	{"reload of the driver", []string{"reload"}, nil},
 	{"removal and return of an HCA", []string{"hca changes"}, nil},

@@ -118,6 +118,7 @@ var nodeScenarios = []scenario[node]{
 	{"failures", node.failures, "5.10 6.12/preempt 6.1/debug", nil},
 	{"threads", node.threads, "6.1//v1 6.12/preempt 6.1/debug", nil},
 	{"peers", node.peers, "6.12 6.12/preempt 6.1/debug", nil},
+	{"kernel users", node.kernelUsers, "7", func(n node) bool { return n.kernel != "5.10" && n.plain() && n.padded == "" && !n.debug }},
 	{"dri", node.dri, "5.10", nil},
 	{"devices", node.devices, "6.1", nil},
 	{"slurm devices", node.slurmDevices, "7", node.plain},

@@ -10,6 +10,10 @@ var unanswered = map[string]string{
 	"gpus.json: XGMI: A":                                           "AMD only",
 	"gpus.json: XGMI: B":                                           "AMD only",
 	"hca.json: Out of buffer, out of sequence, retransmissions: G": "the HCAs of files have no slow restarts",
+	"hca.json: Bytes of kernel users: A":                           noKernelUser,
+	"hca.json: Bytes of kernel users: B":                           noKernelUser,
+	"hca.json: HCAs of kernel users: A":                            noKernelUser,
+	"hca.json: HCAs of kernel users: B":                            noKernelUser,
 	"hca.json: Port utilization: C":                                noVF,
 	"hca.json: Port utilization: D":                                noVF,
 	"hca.json: Errors by type: C":                                  noDriverErrors,
@@ -69,6 +73,8 @@ var unrecorded = map[string]string{
 const (
 	noPast = "the guest is younger than an hour"
 	noVF   = "no HCA of the guest has virtual functions"
+	// The scenario "kernel users" of TestNode has NFS and NVMe-oF.
+	noKernelUser = "the guest of this test has no storage over RDMA"
 	// The HCAs of files have the counters of the PMA, and Soft-RoCE has no such errors.
 	noDriverErrors = "no driver of the guest counts errors of its own"
 	noLink         = "no driver of the guest reports pause or error correction; tests/machines/vm/driver/linktest.c is for that"

@@ -31,6 +31,8 @@ type peer struct {
 	RemoteQPN   uint32 `json:"remote_qpn"`
 	RemoteLID   uint32 `json:"remote_lid"`
 
+	RemoteAddress string `json:"remote_address"`
+
 	StalledSeconds       float64 `json:"stalled_seconds"`
 	ReceiveWaitSeconds   float64 `json:"receive_wait_seconds"`
 	OldestReceiveSeconds float64 `json:"oldest_receive_seconds"`

@@ -53,6 +53,7 @@ const (
 	AttrPID          = 28 // u32
 	AttrKernName     = 29 // string
 	AttrCMID         = 30
+	AttrDstAddr      = 34 // struct sockaddr_storage
 	AttrCQ           = 35
 	AttrUseCount     = 38 // u64
 	AttrMR           = 40

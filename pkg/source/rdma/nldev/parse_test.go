@@ -128,6 +128,7 @@ var parsers = func() []func(b []byte) (bool, error) {
 		func(b []byte) (bool, error) { return decode(b, CmdGet, parseDevice) },
 		func(b []byte) (bool, error) { return decode(b, CmdResGet, parseSummary) },
 		func(b []byte) (bool, error) { return decode(b, CmdPDGet, parseDomains) },
+		func(b []byte) (bool, error) { return decode(b, CmdCMIDGet, parseKernelIDs) },
 		func(b []byte) (bool, error) {
 			return netlink.Messages(b, MessageType(CmdSysGet), 1, func(p []byte) error { _, err := parseShared(p); return err })
 		},

@@ -17,7 +17,7 @@ func hca() dashboard {
 		uid: "accelscope-hca", title: "accelscope / HCAs", refresh: "30s", span: "1h",
 		description: "Use of the RDMA HCAs of a node by workload: bytes, objects and verbs; errors and state of the ports.",
 		variables:   []variable{node, device},
-		rows:        []row{hcaNow(), hcaUsers(), hcaPorts(), hcaVerbs(), hcaDriver(), hcaCgroup()},
+		rows:        []row{hcaNow(), hcaUsers(), hcaStorage(), hcaPorts(), hcaVerbs(), hcaDriver(), hcaCgroup()},
 	}
 }
 
@@ -90,6 +90,28 @@ func hcaUsers() row {
 				expr:   owner(top(50, "sum by (instance, device, workload) (container_rdma_registered_bytes"+sel(dev)+") > 0")),
 				legend: "Registered", unit: "bytes",
 			}),
+	}}
+}
+
+// hcaStorage shows the users in the kernel, most of which are storage.
+func hcaStorage() row {
+	kernel := sel(dev, `workload=~"kernel:.+"`)
+	moved := func(direction string) string {
+		return top(20, "sum by (workload) ("+rate("container_rdma_"+direction+"_bytes_total", kernel)+")")
+	}
+	objects := func(typ string) string {
+		return top(50, "sum by (instance, device, workload) (container_rdma_resources"+
+			sel(dev, `workload=~"kernel:.+"`, `type="`+typ+`"`)+") > 0")
+	}
+	return row{"Storage and other users in the kernel", []panel{
+		graph("Bytes of kernel users",
+			"Bytes per second of NFS, NVMe-oF, SMB, Lustre and others on HCAs that each uses alone: sent above zero, received below. Beside "+
+				"another user of the HCA they have no value: their bytes are then part of (no owner).", "Bps",
+			query{expr: moved("transmit"), legend: "{{workload}} sent"}, query{expr: moved("receive"), legend: "{{workload}} received", below: true}),
+		table("HCAs of kernel users",
+			"Connections of the connection manager that have a queue pair, and protection domains. IPoIB and SMC make their queue pairs otherwise.",
+			"none", []string{"instance", "device", "workload"},
+			query{expr: objects("qp"), legend: "Queue pairs"}, query{expr: objects("pd"), legend: "Protection domains"}),
 	}}
 }
 
