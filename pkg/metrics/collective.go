@@ -19,9 +19,7 @@ var collectiveNotes = []string{
 		"probes. `other`: beyond 16 communicators of a workload, or 512 ranks of communicators of the node.",
 	"`rank`: `parent-3` is the rank in the communicator from which it was made, where its own rank is unknown.",
 	"`container_collective_bytes_total` is the number of elements in the call times the size of their type, not what the network moves.",
-	"`container_collective_late_seconds_total`: the launches of a rank in a communicator are numbered, without sends and receives. A launch " +
-		"counts when it is called, also in a group. Absent: no other rank is on the node, or a launch of a rank on the node was not seen " +
-		"(`late`, `lost`, `budget`, `refused`). With `behind` it is too small. [When launches are late](../docs/collectives.md#late-hosts).",
+	"`container_collective_late_seconds_total`: [when it is absent or too small](../docs/collectives.md#late-hosts).",
 	"`container_collective_coverage`: [the reasons](../docs/collectives.md#coverage). With `lost`, `budget` or `refused` the counts of " +
 		"two ranks must not be compared.",
 }
