@@ -149,7 +149,9 @@ func TestExclusiveProperty(t *testing.T) {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-	for _, what := range []string{"credited", "shared", "kernel", "kernel and container", "ipoib", "process", "reset", "complete", "unattributed", "off"} {
+	for _, what := range []string{
+		"credited", "shared", "kernel", "kernel and container", "ipoib", "process", "reset", "complete", "unattributed", "off",
+	} {
 		if counts[what] < 100 {
 			t.Errorf("%s: only %d times in %v", what, counts[what], counts)
 		}

@@ -31,7 +31,8 @@ func TestReadKernelIDs(t *testing.T) {
 		}
 		switch cmd := native.Uint16(r[4:]) & 0x3ff; cmd {
 		case nldev.CmdGet:
-			return reply(cmd, hca.U32(nldev.AttrDevIndex, 3), hca.Text(nldev.AttrDevName, "mlx5_0"), hca.U64(nldev.AttrNodeGUID, 0xa088c20300000000))
+			return reply(cmd, hca.U32(nldev.AttrDevIndex, 3), hca.Text(nldev.AttrDevName, "mlx5_0"),
+				hca.U64(nldev.AttrNodeGUID, 0xa088c20300000000))
 		case nldev.CmdPDGet:
 			return reply(cmd, hca.Nest(nldev.AttrPD, hca.Nest(nldev.AttrPD+1, hca.U64(nldev.AttrUseCount, used), named)))
 		case nldev.CmdCMIDGet:
@@ -51,7 +52,8 @@ func TestReadKernelIDs(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	refuse = true
-	if snap := mustRead(t, s); snap.KernelIDs != nil || len(snap.Domains) != 2 || !strings.Contains(snap.DeviceStates[0].Reason, "RES_CM_ID_GET") {
+	snap := mustRead(t, s)
+	if snap.KernelIDs != nil || len(snap.Domains) != 2 || !strings.Contains(snap.DeviceStates[0].Reason, "RES_CM_ID_GET") {
 		t.Errorf("%+v, %+v, %+v", snap.KernelIDs, snap.Domains, snap.DeviceStates)
 	}
 }

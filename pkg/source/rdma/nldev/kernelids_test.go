@@ -35,7 +35,8 @@ func TestKernelIDs(t *testing.T) {
 	}
 	far := func(b []byte) []byte { return hca.Attr(AttrDstAddr, b...) }
 	six := netip.MustParseAddr("fd00::7").As16()
-	reply := slices.Concat(hca.Reply(CmdCMIDGet, unix.NLM_F_MULTI, hca.U32(AttrDevIndex, 3), hca.Text(AttrDevName, "mlx5_0"), hca.Nest(AttrCMID,
+	device := slices.Concat(hca.U32(AttrDevIndex, 3), hca.Text(AttrDevName, "mlx5_0"))
+	reply := slices.Concat(hca.Reply(CmdCMIDGet, unix.NLM_F_MULTI, device, hca.Nest(AttrCMID,
 		id(qp(17), far(storage(unix.AF_INET, 4420, 4, []byte{10, 70, 0, 1})), hca.Text(AttrKernName, "nvme_rdma")),
 		id(qp(18), far(storage(unix.AF_INET6, 20049, 8, six[:])), hca.Text(AttrKernName, "rpcrdma")),
 		id(qp(19), far(storage(27, 0, 8, six[:])), hca.Text(AttrKernName, "ib_srp")),

@@ -93,7 +93,7 @@ func hcaUsers() row {
 	}}
 }
 
-// hcaStorage shows the users in the kernel, most of which are storage.
+// hcaStorage shows the users in the kernel, such as storage.
 func hcaStorage() row {
 	kernel := sel(dev, `workload=~"kernel:.+"`)
 	moved := func(direction string) string {
