@@ -356,7 +356,7 @@ static __always_inline __u64 identity_of(const struct communicator *c)
 
 	if (c->flags & LOCAL)
 		return mix(mix(mix(identity) ^ c->started) ^ c->tgid);
-#pragma unroll
+#pragma nounroll
 	for (int i = 0; i < ID_SIZE / 8; i++)
 		identity = mix(identity ^ id[i]);
 	return identity;

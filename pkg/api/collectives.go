@@ -22,8 +22,8 @@ type collectives struct {
 
 // The states of a clock.
 const (
-	clockSynchronised   = "synchronised"
-	clockUnsynchronised = "unsynchronised"
+	clockSynchronized   = "synchronized"
+	clockUnsynchronized = "unsynchronized"
 	clockUnknown        = "unknown" // the sensor may not call adjtimex(2)
 )
 
@@ -85,7 +85,9 @@ func collectiveList(k *Known, r *http.Request) (any, error) {
 	})
 	for _, c := range out.Communicators {
 		slices.SortFunc(c.Ranks, func(a, b communicatorRank) int {
-			return cmp.Or(cmp.Compare(len(a.Rank), len(b.Rank)), strings.Compare(a.Rank, b.Rank), strings.Compare(a.ContainerID, b.ContainerID))
+			return cmp.Or(
+				cmp.Compare(len(a.Rank), len(b.Rank)), strings.Compare(a.Rank, b.Rank), strings.Compare(a.ContainerID, b.ContainerID),
+			)
 		})
 	}
 	return k.inPart(out, len(k.Shares.Communicators), k.missing(k.Shares.Communicators != nil, "collective"))
@@ -116,9 +118,9 @@ func clockOf(c *model.Clock) clock {
 	if c == nil {
 		return clock{State: clockUnknown}
 	}
-	state := clockUnsynchronised
-	if c.Synchronised {
-		state = clockSynchronised
+	state := clockUnsynchronized
+	if c.Synchronized {
+		state = clockSynchronized
 	}
 	return clock{state, c.EstimatedError.Seconds(), c.MaximumError.Seconds()}
 }

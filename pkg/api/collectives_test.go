@@ -20,7 +20,7 @@ func knowsCollectives(s model.Snapshot) Facts {
 
 func TestCollectives(t *testing.T) {
 	facts := model.Snapshot{
-		Clock: &model.Clock{Synchronised: true, EstimatedError: 250 * time.Microsecond, MaximumError: 20 * time.Millisecond},
+		Clock: &model.Clock{Synchronized: true, EstimatedError: 250 * time.Microsecond, MaximumError: 20 * time.Millisecond},
 		Communicators: []model.Communicator{
 			{
 				Cgroup: 7, Library: "nccl", Version: "2.28.9", Key: "b0", Rank: "10", Ranks: 12, LastLaunch: time.Unix(1700000000, 5e8),
@@ -36,7 +36,7 @@ func TestCollectives(t *testing.T) {
 	}
 	const (
 		owner = `{"workload":"","namespace":"","pod":"","container":"","container_id":"",`
-		clock = `{"code":0,"data":{"clock":{"state":"synchronised","estimated_error_seconds":0.00025,"maximum_error_seconds":0.02},"communicators":[`
+		clock = `{"code":0,"data":{"clock":{"state":"synchronized","estimated_error_seconds":0.00025,"maximum_error_seconds":0.02},"communicators":[`
 		split = `{"communicator":"a1","parent":"b0","library":"rccl","version":"","nranks":0,"ranks":[` + owner + `"rank":"parent-9","launches":0,` +
 			`"last_launch":null,"late_seconds":null,"number":null,"times":[]}]}`
 		world = `{"communicator":"b0","parent":"","library":"nccl","version":"2.28.9","nranks":12,"ranks":[` + owner + `"rank":"9","launches":0,` +
@@ -62,7 +62,7 @@ func TestCollectives(t *testing.T) {
 func TestClocks(t *testing.T) {
 	for want, c := range map[string]*model.Clock{
 		`"unknown","estimated_error_seconds":0,"maximum_error_seconds":0`:          nil,
-		`"unsynchronised","estimated_error_seconds":16,"maximum_error_seconds":16`: {EstimatedError: 16 * time.Second, MaximumError: 16 * time.Second},
+		`"unsynchronized","estimated_error_seconds":16,"maximum_error_seconds":16`: {EstimatedError: 16 * time.Second, MaximumError: 16 * time.Second},
 	} {
 		facts := model.Snapshot{Clock: c, Communicators: []model.Communicator{}}
 		want = `{"code":0,"data":{"clock":{"state":` + want + `},"communicators":[]},"message":"success"}`

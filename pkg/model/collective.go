@@ -39,7 +39,7 @@ type KeptLaunch struct {
 
 // Clock is the state of the node's clock, from adjtimex(2). The errors are 0 if the program that sets the clock does not report them.
 type Clock struct {
-	Synchronised                 bool
+	Synchronized                 bool
 	EstimatedError, MaximumError time.Duration
 }
 

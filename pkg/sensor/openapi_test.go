@@ -78,7 +78,7 @@ func restNode(t *testing.T, amd error) *Sensor {
 			{Time: time.Unix(1700000000, 0), Name: "device.link_flap", Text: "eth0 of mlx5_0 lost its carrier once", Device: "mlx5_0"},
 		}}}, nil},
 		{"collective", model.Snapshot{
-			Clock: &model.Clock{Synchronised: true, EstimatedError: time.Millisecond, MaximumError: time.Second},
+			Clock: &model.Clock{Synchronized: true, EstimatedError: time.Millisecond, MaximumError: time.Second},
 			Communicators: []model.Communicator{{
 				Cgroup: 7, Library: "nccl", Key: "5b0c4be9f3c1a2d7", Rank: "0", Ranks: 2, Launched: 1,
 				Kept: []model.KeptLaunch{{Number: 1, Time: time.Unix(1700000000, 0)}},

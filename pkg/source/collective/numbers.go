@@ -120,13 +120,13 @@ func clock() *model.Clock {
 	return clockOf(state, &t)
 }
 
-// timeError is the state of a clock that is not synchronised, TIME_ERROR in linux/timex.h.
+// timeError is the state of a clock that is not synchronized, TIME_ERROR in linux/timex.h.
 const timeError = 5
 
 // clockOf reads the answer of adjtimex(2), whose errors are in microseconds.
 func clockOf(state int, t *unix.Timex) *model.Clock {
 	return &model.Clock{
-		Synchronised:   state != timeError && t.Status&unix.STA_UNSYNC == 0,
+		Synchronized:   state != timeError && t.Status&unix.STA_UNSYNC == 0,
 		EstimatedError: time.Duration(t.Esterror) * time.Microsecond, MaximumError: time.Duration(t.Maxerror) * time.Microsecond,
 	}
 }

@@ -237,18 +237,18 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestClock: the clock of adjtimex(2) is synchronised if both its state and its status say so.
+// TestClock: the clock of adjtimex(2) is synchronized if both its state and its status say so.
 func TestClock(t *testing.T) {
 	for name, c := range map[string]struct {
 		state, status int
 		want          bool
 	}{
-		"synchronised": {0, unix.STA_PLL, true}, "a leap second": {1, unix.STA_INS, true},
+		"synchronized": {0, unix.STA_PLL, true}, "a leap second": {1, unix.STA_INS, true},
 		"never set": {timeError, unix.STA_UNSYNC, false}, "no reference": {timeError, unix.STA_PPSFREQ, false},
-		"unsynchronised": {0, unix.STA_UNSYNC, false},
+		"unsynchronized": {0, unix.STA_UNSYNC, false},
 	} {
 		got := clockOf(c.state, &unix.Timex{Status: int32(c.status), Esterror: 250, Maxerror: 16e6})
-		want := model.Clock{Synchronised: c.want, EstimatedError: 250 * time.Microsecond, MaximumError: 16 * time.Second}
+		want := model.Clock{Synchronized: c.want, EstimatedError: 250 * time.Microsecond, MaximumError: 16 * time.Second}
 		if *got != want {
 			t.Errorf("%s: %+v", name, got)
 		}
