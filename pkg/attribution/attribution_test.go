@@ -192,8 +192,10 @@ func TestKernelUsers(t *testing.T) {
 	facts := facts{Entities: entities(), Snapshot: model.Snapshot{
 		HCAs: []model.HCA{{Name: "mlx5_0"}, {Name: "mlx5_1"}},
 		Resources: []model.Resource{
-			{Device: "mlx5_0", Type: model.PD, Count: 9}, {Device: "mlx5_0", Type: model.QP, Count: 5},
-			{Device: "mlx5_1", Type: model.PD, Count: 3}, {Device: "mlx5_1", Type: model.QP, Count: 1},
+			{Device: "mlx5_0", Type: model.PD, Count: 9},
+			{Device: "mlx5_0", Type: model.QP, Count: 5},
+			{Device: "mlx5_1", Type: model.PD, Count: 3},
+			{Device: "mlx5_1", Type: model.QP, Count: 1},
 		},
 		Objects: []model.Objects{
 			{Cgroup: 1, Device: "mlx5_0", Type: model.PD, Current: 2}, {Cgroup: 1, Device: "mlx5_0", Type: model.QP, Current: 1},
@@ -208,7 +210,8 @@ func TestKernelUsers(t *testing.T) {
 			{Device: "mlx5_1", Module: "ksmbd", Count: 2, Used: 1},
 		},
 		KernelIDs: []model.KernelID{
-			{Device: "mlx5_0", Module: "nvme_rdma", QPN: 17}, {Device: "mlx5_0", Module: "nvme_rdma", QPN: 18},
+			{Device: "mlx5_0", Module: "nvme_rdma", QPN: 17},
+			{Device: "mlx5_0", Module: "nvme_rdma", QPN: 18},
 			{Device: "mlx5_1", Module: "ksmbd"}, // a listener
 		},
 	}}

@@ -21,8 +21,8 @@ func (t *Table) Forget(ids []model.CgroupID) {
 }
 
 // Expire returns the owners that were absent for more than maxMissedRefreshes refreshes: they have no known cgroup, no
-// assigned device, are no kernel user of this refresh, and are not the pod of a present owner. Their labels stay as long as a refresh lists them. Expire is
-// called once at the end of each refresh.
+// assigned device, are no kernel user of this refresh, and are not the pod of a present owner. Their labels stay as
+// long as a refresh lists them. Expire is called once at the end of each refresh.
 func (t *Table) Expire(assigned []OwnerID) []OwnerID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
