@@ -193,7 +193,7 @@ type networkJSON struct {
 // parseNetworks returns the networks with a PCI device. The CNI or the pod's author writes the annotation: invalid
 // entries are left out.
 func parseNetworks(status string) []model.PodNetwork {
-	if status == "" || len(status) > maxValue {
+	if status == "" {
 		return nil
 	}
 	var entries []networkJSON

@@ -48,14 +48,14 @@ rmdir ports/1 subsystems/accelscope/namespaces/1 subsystems/accelscope
 modprobe -r nvme_rdma nvmet_rdma`
 
 // nfsOn exports a directory over RDMA on rxe1 and mounts it. It answers the kernel's requests for exports itself, in place of
-// rpc.mountd.
+// rpc.mountd. Later kernels start no threads without a port.
 const nfsOn = `set -e
 modprobe -a nfsd rpcrdma nfsv4
 mkdir -p /run/export /run/mnt
 mount -t tmpfs tmpfs /run/export
 mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
-echo 2 >/proc/fs/nfsd/threads
 echo rdma 20049 >/proc/fs/nfsd/portlist
+echo 2 >/proc/fs/nfsd/threads
 until=$(($(date +%s) + 100000))
 printf 'nfsd 10.71.0.1 %d *\n' $until >/proc/net/rpc/auth.unix.ip/channel
 printf '* /run/export %d 8225 65534 65534 0\n' $until >/proc/net/rpc/nfsd.export/channel
