@@ -58,7 +58,7 @@ echo rdma 20049 >/proc/fs/nfsd/portlist
 echo 2 >/proc/fs/nfsd/threads
 until=$(($(date +%s) + 100000))
 printf 'nfsd 10.71.0.1 %d *\n' $until >/proc/net/rpc/auth.unix.ip/channel
-printf '* /run/export %d 8225 65534 65534 0\n' $until >/proc/net/rpc/nfsd.export/channel
+printf '* /run/export %d 9266 65534 65534 0\n' $until >/proc/net/rpc/nfsd.export/channel
 printf '* 1 \\x00000000 %d /run/export\n' $until >/proc/net/rpc/nfsd.fh/channel
 mount -i -t nfs4 -o vers=4.2,proto=rdma,port=20049,addr=10.71.0.1,clientaddr=10.71.0.1 10.71.0.1:/ /run/mnt`
 
