@@ -66,6 +66,13 @@ static __always_inline __u64 stamp(__u64 time, __u64 turn)
 	return (time & ~STAMP_TURNS) | (turn & STAMP_TURNS);
 }
 
+/* The place of a number. Linux 5.10 forgets the bounds of a value on the stack, so the number is bounded where it is used. */
+static __always_inline __u64 place(__u64 n, __u64 places)
+{
+	asm volatile("" : "+r"(n));
+	return n % places;
+}
+
 static __always_inline void keep_time(struct rank *r, __u64 n, __u64 now)
 {
 	__u64 zeros = 0;
@@ -80,7 +87,7 @@ static __always_inline void keep_time(struct rank *r, __u64 n, __u64 now)
 	if (!(n & 1))
 		return;
 	n /= 2;
-	r->times[(zeros * KEPT + n % KEPT) % (ZEROS * KEPT)] = stamp(now, n / KEPT);
+	r->times[place(zeros * KEPT + n % KEPT, ZEROS * KEPT)] = stamp(now, n / KEPT);
 }
 
 static __always_inline struct first_launches *firsts_of(__u64 identity)
@@ -107,10 +114,10 @@ static __always_inline bool add_late(struct rank *r, __u64 n, __u64 now)
 		r->unsure++;
 		return false;
 	}
-	first = f->at[n % FIRSTS];
+	first = f->at[place(n, FIRSTS)];
 	ahead = (__u8)first - (__u8)mine;
 	if (!first || ahead < 0) {
-		f->at[n % FIRSTS] = mine;
+		f->at[place(n, FIRSTS)] = mine;
 		return true;
 	}
 	if (ahead)
