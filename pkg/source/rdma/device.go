@@ -323,15 +323,7 @@ func (d *device) readHW(c *nldev.Conn, p *devicePort, now, deadline time.Time, t
 
 // readResources reads the number of objects of this device (RES_GET). It records failures in t.
 func (d *device) readResources(c *nldev.Conn, now, deadline time.Time, t *sysfs.Tally) []model.Resource {
-	if d.tables.Waiting(now) {
-		t.Count("", &d.tables, now)
-		return nil
-	}
-	all, err := c.Resources(d.files.HCA.Index, false, deadline)
-	if d.tables.Done(now, err); err != nil {
-		t.Count("", &d.tables, now)
-		return nil
-	}
+	all := attempt(&d.tables, now, t, func() ([]model.Resource, error) { return c.Resources(d.files.HCA.Index, false, deadline) })
 	for i := range all {
 		all[i].Device = d.name
 	}
@@ -341,15 +333,7 @@ func (d *device) readResources(c *nldev.Conn, now, deadline time.Time, t *sysfs.
 // readDomains counts the protection domains of the device by their users (RES_PD_GET). It records failures in t. After
 // a failure c cannot be used: the rest of the list may follow.
 func (d *device) readDomains(c *nldev.Conn, now, deadline time.Time, t *sysfs.Tally) []model.Domains {
-	if d.domains.Waiting(now) {
-		t.Count("", &d.domains, now)
-		return nil
-	}
-	all, err := c.Domains(d.files.HCA.Index, deadline)
-	if d.domains.Done(now, err); err != nil {
-		t.Count("", &d.domains, now)
-		return nil
-	}
+	all := attempt(&d.domains, now, t, func() ([]model.Domains, error) { return c.Domains(d.files.HCA.Index, deadline) })
 	for i := range all {
 		all[i].Device = d.name
 	}
@@ -359,17 +343,23 @@ func (d *device) readDomains(c *nldev.Conn, now, deadline time.Time, t *sysfs.Ta
 // readKernelIDs lists the connection manager ids of kernel modules (RES_CM_ID_GET). It records failures in t. After a
 // failure c cannot be used: the rest of the list may follow.
 func (d *device) readKernelIDs(c *nldev.Conn, now, deadline time.Time, t *sysfs.Tally) []model.KernelID {
-	if d.ids.Waiting(now) {
-		t.Count("", &d.ids, now)
-		return nil
-	}
-	all, err := c.KernelIDs(d.files.HCA.Index, deadline)
-	if d.ids.Done(now, err); err != nil {
-		t.Count("", &d.ids, now)
-		return nil
-	}
+	all := attempt(&d.ids, now, t, func() ([]model.KernelID, error) { return c.KernelIDs(d.files.HCA.Index, deadline) })
 	for i := range all {
 		all[i].Device = d.name
+	}
+	return all
+}
+
+// attempt reads a list unless it waits after failures. It records failures in t, and then returns nil.
+func attempt[T any](a *sysfs.Attempt, now time.Time, t *sysfs.Tally, read func() ([]T, error)) []T {
+	if a.Waiting(now) {
+		t.Count("", a, now)
+		return nil
+	}
+	all, err := read()
+	if a.Done(now, err); err != nil {
+		t.Count("", a, now)
+		return nil
 	}
 	return all
 }
