@@ -57,13 +57,7 @@ func zoneEnergy(labels []string) func(*view, *exposition.Builder) {
 		schema := b.Schema(labels)
 		families.begin()
 		for _, z := range energyOf(v) {
-			name := strings.Map(func(r rune) rune {
-				if r == '_' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' {
-					return r
-				}
-				return '_'
-			}, z.Name)
-			families.addValue(name, b.Labels(schema, nil, strconv.Itoa(z.Index), z.Path), z.Joules)
+			families.addValue(z.Name, b.Labels(schema, nil, strconv.Itoa(z.Index), z.Path), z.Joules)
 		}
 		families.end()
 		families.emit(b)

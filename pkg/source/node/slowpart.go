@@ -48,5 +48,8 @@ func (p *slowPart) wait(ctx context.Context, n *reading) error {
 	if got.Chips != nil {
 		n.Chips = got.Chips
 	}
+	if got.Energy != nil {
+		n.Energy = got.Energy
+	}
 	return err
 }

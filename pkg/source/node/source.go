@@ -130,9 +130,10 @@ func New(o Options) (*Source, error) {
 		cores := &throttleReader{dir: filepath.Join(o.Sysfs, "devices/system/cpu")}
 		s.inline = append(s.inline,
 			part{"clocksource", func(_ time.Time, n *reading) error { return readClocksources(sys, n) }},
-			part{"throttle", cores.read}, part{"rapl", (&raplReader{sys: sys}).update})
+			part{"throttle", cores.read})
 		s.slow = append(s.slow,
-			&slowPart{part: part{"netclass", classes.read}}, &slowPart{part: part{"hwmon", sensors.read}})
+			&slowPart{part: part{"netclass", classes.read}}, &slowPart{part: part{"hwmon", sensors.read}},
+			&slowPart{part: part{"rapl", (&raplReader{sys: sys}).update}})
 	}
 	return s, nil
 }
