@@ -112,6 +112,9 @@ func unjudged(c *config.CheckNodeCommand, list *api.VerdictList) string {
 	if list.Omitted > 0 {
 		return fmt.Sprintf("%d verdicts or counters without room", list.Omitted)
 	}
+	if list.Judged == nil {
+		return "the sensor does not say what it reads"
+	}
 	judged := map[string]int{"port": list.Judged.Ports, "hca": list.Judged.Ports, "gpu": list.Judged.GPUs, "switch": list.Judged.GPUs}
 	for _, kind := range c.Subjects {
 		if n, device := judged[kind]; device && n == 0 {

@@ -107,7 +107,7 @@ func queueRows(peers []api.Peer) [][]string {
 	for _, p := range peers {
 		rows = append(rows, []string{
 			owner(p.Workload), format.Line(p.Device), fmt.Sprint(p.Port), fmt.Sprint(p.QPN),
-			format.Line(p.Type), format.Line(cmp.Or(p.State, "-")), remote(p), fmt.Sprint(p.RemoteQPN), stalled(p),
+			format.Line(p.Type), format.Line(cmp.Or(p.State, "-")), remote(p), remoteQPN(p), stalled(p),
 		})
 	}
 	return rows
@@ -124,6 +124,14 @@ func remote(p api.Peer) string {
 		return format.Line(p.RemoteAddress)
 	}
 	return "(not known)" // connected before the sensor started
+}
+
+// remoteQPN returns the number of the remote queue pair, which is not known of kernel users. No connection has number 0.
+func remoteQPN(p api.Peer) string {
+	if p.RemoteQPN == 0 {
+		return "-"
+	}
+	return fmt.Sprint(p.RemoteQPN)
 }
 
 // stalled returns how long the queue pair waits for a completion.

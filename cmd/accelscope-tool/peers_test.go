@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,8 @@ func TestPeersTable(t *testing.T) {
 	}
 	silent := qp(evil, model.Peer{Device: "mlx5_1", QPN: 5, State: "RTR", RemoteLID: 7, RemoteQPN: 6})
 	silent.StalledFor = 65*time.Second + time.Millisecond
+	kernel := qp(identity.Owner{Workload: "kernel:nfs"}, model.Peer{Device: "mlx5_2", QPN: 7})
+	kernel.Remote = netip.MustParseAddr("10.70.0.3")
 	url := peersServer(t, []attribution.PeerShare{
 		qp(worker, model.Peer{Device: "mlx5_0", QPN: 17, State: "RTS", RemoteGID: "::ffff:10.70.0.1", RemoteQPN: 90}),
 		qp(worker, model.Peer{Device: "mlx5_0", QPN: 18, State: "RTS", RemoteGID: "::ffff:10.70.0.1", RemoteQPN: 91}),
@@ -64,16 +67,21 @@ func TestPeersTable(t *testing.T) {
 		qp(worker, model.Peer{Device: "mlx5_0", QPN: 20, State: "RTS", RemoteGID: "::ffff:10.70.0.2", RemoteQPN: 90}),
 		silent,
 		qp(identity.Owner{}, model.Peer{Device: "mlx5_1", QPN: 6, State: "RTS", RemoteQPN: 5}),
+		kernel,
 	}, nil)
 	const groups = `WORKLOAD           DEVICE  PORT  CONNECTED TO      QPS  STATE
 (no owner)         mlx5_1  1     (not known)       1    RTS
 docker:?[2J?x      mlx5_1  1     LID 7             1    RTR
+kernel:nfs         mlx5_2  1     10.70.0.3         1    -
 ml/train-0/worker  mlx5_0  1     ::ffff:10.70.0.1  3    2 RTS, 1 ERR
 ml/train-0/worker  mlx5_0  1     ::ffff:10.70.0.2  1    RTS
 `
 	const queues = `WORKLOAD       DEVICE  PORT  QPN  TYPE  STATE  CONNECTED TO  REMOTE QPN  STALLED
 (no owner)     mlx5_1  1     6    RC    RTS    (not known)   5           -
 docker:?[2J?x  mlx5_1  1     5    RC    RTR    LID 7         6           1m5s
+`
+	const ofKernel = `WORKLOAD    DEVICE  PORT  QPN  TYPE  STATE  CONNECTED TO  REMOTE QPN  STALLED
+kernel:nfs  mlx5_2  1     7    RC    -      10.70.0.3     -           -
 `
 	const stalled = `WORKLOAD       DEVICE  PORT  CONNECTED TO  QPS  STATE
 docker:?[2J?x  mlx5_1  1     LID 7         1    RTR
@@ -85,6 +93,7 @@ docker:?[2J?x  mlx5_1  1     LID 7         1    RTR
 		"all":                {nil, groups},
 		"the URL of metrics": {[]string{"--url=" + url + "/metrics"}, groups},
 		"queue pairs":        {[]string{"--qps", "--device=mlx5_1"}, queues},
+		"a kernel user":      {[]string{"--qps", "--device=mlx5_2"}, ofKernel},
 		"stalled":            {[]string{"--stalled"}, stalled},
 		"none is stalled":    {[]string{"--stalled", "--device=mlx5_0"}, "no queue pair is stalled\n"},
 		"a workload":         {[]string{"--workload=ml/train-1/worker"}, "no queue pair is connected\n"},

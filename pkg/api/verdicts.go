@@ -20,8 +20,8 @@ type VerdictList struct {
 	At       time.Time `json:"at"`
 	Verdicts []Verdict `json:"verdicts"`
 	Omitted  int       `json:"omitted"` // verdicts and counters without room
-	// Judged is what was judged: no verdict on a GPU says nothing where no GPU was read.
-	Judged verdict.Judged `json:"judged"`
+	// Judged is what was judged: no verdict on a GPU says nothing where no GPU was read. Nil: unknown.
+	Judged *verdict.Judged `json:"judged,omitempty"`
 }
 
 // Verdict is a condition that holds.
@@ -60,7 +60,9 @@ func verdicts(k *Known, _ *http.Request) (any, error) {
 	if len(k.Verdicts.Verdicts) == 0 {
 		return nil, errUnjudged
 	}
-	return VerdictList{At: k.At.UTC(), Verdicts: Verdicts(k.Verdicts.Verdicts), Omitted: k.Verdicts.Omitted, Judged: k.Verdicts.Judged}, nil
+	return VerdictList{
+		At: k.At.UTC(), Verdicts: Verdicts(k.Verdicts.Verdicts), Omitted: k.Verdicts.Omitted, Judged: &k.Verdicts.Judged,
+	}, nil
 }
 
 // Verdicts returns verdicts in the form of REST, in the same order.

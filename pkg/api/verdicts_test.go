@@ -39,7 +39,7 @@ func TestVerdicts(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &answer); err != nil || status != http.StatusOK {
 		t.Fatalf("%d %v", status, err)
 	}
-	want := VerdictList{At: at.UTC(), Omitted: 3, Judged: found.Judged, Verdicts: []Verdict{
+	want := VerdictList{At: at.UTC(), Omitted: 3, Judged: &judged, Verdicts: []Verdict{
 		{
 			Name: "RDMAPortDown", Severity: "critical", Subject: VerdictSubject{Kind: "port", Name: "mlx5_0/1", Device: "mlx5_0", Port: 1},
 			Summary: "down", Evidence: []string{"state DOWN, physical state Polling"}, Since: at.UTC(), Runbook: "https://example.com/RDMAPortDown.md",
