@@ -55,8 +55,7 @@ type covered struct {
 }
 
 // Coverage returns the gaps of each owner and device with queue pairs, DEVX objects or observed verbs contexts, and of
-// each consumer in the kernel. a has
-// the objects of s, and ledger has settled it.
+// each consumer in the kernel. a has the objects of s, and ledger has settled it.
 func Coverage(s *model.Snapshot, a *Attribution, owners *identity.Table, states []model.SourceState, ledger PortLedger) []CoverageShare {
 	o := &users{owners, a}
 	t := newTable[covered](len(a.Objects))

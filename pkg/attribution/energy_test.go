@@ -108,6 +108,7 @@ func (g *gpuTime) useOf(instance string, id model.CgroupID, busy time.Duration) 
 	}
 	u := &g.GPUUses[i]
 	u.Rounds++
+	g.GPUUses[0].Active++
 	if u.Busy += busy; busy < 0 {
 		u.Busy -= busy
 		u.Unknown++
@@ -300,13 +301,11 @@ func TestEnergy(t *testing.T) {
 		"idle power": {func(g *gpuTime) map[string]uint64 {
 			g.allocate("b")
 			g.read()
-			g.pass(200) // 40 mW
-			g.GPUs[0].Utilization = model.Some(0.01)
+			g.pass(200)           // 40 mW
+			g.GPUUses[0].Active++ // without a process
 			g.pass(50)
-			g.GPUs[0].Utilization = model.Some(0)
-			g.GPUs[0].Engines = []model.Figure{{Name: "memory", Value: 1}, {Name: "gfx", Value: 0.01}}
+			g.GPUUses[0].Active++
 			g.pass(50)
-			g.GPUs[0].Engines[1].Value = 0
 			g.pass(100) // 20 mW
 			g.pass(300)
 			g.use(9, -1)

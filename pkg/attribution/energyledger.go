@@ -28,8 +28,6 @@ const (
 	shortestIdle = 1
 	// longestWait is how long an interval waits for a list of users. After that its energy is nobody's.
 	longestWait = time.Minute
-	// negligible is the ratio below which an engine did nothing.
-	negligible = 0.005
 )
 
 // energyLedger divides what the energy counters of GPUs grow by, once. The shares of a GPU add up to its counter, to
@@ -45,6 +43,7 @@ type gpuEnergy struct {
 	read         time.Time      // see model.GPU
 	low          uint64         // a value below it, which is a restart if the counter grows from there; 0: none
 	listed       uint64         // rounds of uses at the last value
+	active       uint64         // rounds then in which something ran, or may have
 	idle         model.Optional // the lowest power, in watts, of an interval in which nothing ran
 	unattributed uint64
 	accounts     []*energyAccount
@@ -87,7 +86,8 @@ func (o *users) energy(s *model.Snapshot, l *energyLedger) (shares []EnergyShare
 			case e != nil:
 				o.settleEnergy(e, g, s, counter, uses[g.UUID])
 			case len(l.gpus) < maxEnergyGPUs:
-				e = &gpuEnergy{counter: counter, at: s.Counted, read: g.EnergyRead, listed: listed(uses[g.UUID]), unattributed: counter}
+				e = &gpuEnergy{counter: counter, at: s.Counted, read: g.EnergyRead, unattributed: counter}
+				e.listed, e.active = roundsOf(uses[g.UUID])
 				l.gpus[g.UUID] = e
 				o.energyUsers(e, g, s, uses[g.UUID], partsOf(s, g))
 			}
@@ -110,19 +110,19 @@ func (e *gpuEnergy) appendTo(shares []EnergyShare, g *model.GPU, o *users) []Ene
 	return shares
 }
 
-// listed returns the number of rounds of a GPU.
-func listed(uses []*model.GPUUse) (rounds uint64) {
+// roundsOf returns the number of rounds of a GPU, and of rounds in which something ran on it, or may have.
+func roundsOf(uses []*model.GPUUse) (listed, active uint64) {
 	for _, u := range uses {
-		rounds += u.Listed
+		listed, active = listed+u.Listed, active+u.Active
 	}
-	return rounds
+	return listed, active
 }
 
 // settleEnergy ends an interval if the counter has a new value and the users were listed. Otherwise the interval goes on.
 func (o *users) settleEnergy(e *gpuEnergy, g *model.GPU, s *model.Snapshot, counter uint64, uses []*model.GPUUse) {
 	grown, restarted := e.next(counter, s.Counted)
-	rounds := listed(uses)
-	if grown == 0 || rounds == e.listed && s.Counted.Sub(e.at) < longestWait {
+	listed, active := roundsOf(uses)
+	if grown == 0 || listed == e.listed && s.Counted.Sub(e.at) < longestWait {
 		return
 	}
 	parts := partsOf(s, g)
@@ -130,9 +130,9 @@ func (o *users) settleEnergy(e *gpuEnergy, g *model.GPU, s *model.Snapshot, coun
 	took := g.EnergyRead.Sub(e.read).Seconds()
 	method := EnergyActivity
 	switch {
-	case restarted || rounds == e.listed:
+	case restarted || listed == e.listed:
 		users = nil // they are not known
-	case quiet(g, users) && took >= shortestIdle:
+	case active == e.active && took >= shortestIdle:
 		if watts := float64(grown) / 1000 / took; !e.idle.Known || watts < e.idle.Value {
 			e.idle = model.Some(watts)
 		}
@@ -156,22 +156,7 @@ func (o *users) settleEnergy(e *gpuEnergy, g *model.GPU, s *model.Snapshot, coun
 		}
 	}
 	e.unattributed += left
-	e.counter, e.at, e.read, e.low, e.listed = counter, s.Counted, g.EnergyRead, 0, rounds
-}
-
-// quiet reports whether nothing ran on a GPU in an interval with these users, as far as activity is reported.
-func quiet(g *model.GPU, users []energyUser) bool {
-	for i := range users {
-		if users[i].busy > 0 || users[i].unknown {
-			return false
-		}
-	}
-	for _, e := range g.Engines {
-		if e.Name != "memory" && e.Value >= negligible {
-			return false
-		}
-	}
-	return g.Utilization.Value < negligible
+	e.counter, e.at, e.read, e.low, e.listed, e.active = counter, s.Counted, g.EnergyRead, 0, listed, active
 }
 
 // next returns what the counter has grown by, 0 if that is not clear yet. Drivers now and then return a wrong value: a

@@ -17,6 +17,9 @@ type Meter struct {
 	awake map[string]bool // then, whole GPUs by UUID
 }
 
+// negligible is the ratio below which a GPU did nothing.
+const negligible = 0.005
+
 // Add adds a listing of the GPUs that are awake, which is made every interval. activity returns the ratio of a GPU, or of a partition of
 // it, that a process used since the last listing. With an error of the listing, users may be missing.
 func (m *Meter) Add(
@@ -38,6 +41,9 @@ func (m *Meter) Add(
 			rounds[id] = &gpuuse.Round{GPU: id, Whole: whole && m.awake[id]}
 			awake[id] = true
 		}
+		if g.UUID == id {
+			rounds[id].Active = !g.Utilization.Known || g.Utilization.Value >= negligible
+		}
 	}
 	for i := range processes {
 		p := &processes[i]
@@ -46,6 +52,7 @@ func (m *Meter) Add(
 			continue
 		}
 		ratio := activity(p)
+		r.Active = r.Active || !ratio.Known || ratio.Value > 0
 		r.Uses = append(r.Uses, gpuuse.Use{
 			Cgroup: p.Cgroup, Unknown: !ratio.Known,
 			Busy: time.Duration(ratio.Value / float64(max(parts[r.GPU], 1)) * float64(took)),

@@ -32,9 +32,10 @@ type key struct {
 
 // Round is the use of a GPU since the round before.
 type Round struct {
-	GPU   string // UUID of the whole GPU
-	Whole bool   // no user is missing
-	Uses  []Use
+	GPU    string // UUID of the whole GPU
+	Whole  bool   // no user is missing
+	Active bool   // something ran on the GPU, or this is unknown
+	Uses   []Use
 }
 
 // Use is the use by a process of a cgroup, or the use of a MIG instance by all.
@@ -70,7 +71,10 @@ func (t *Table) Add(round *Round) {
 		r.Busy += max(u.Busy, 0)
 		unknown[r] = unknown[r] || u.Unknown
 	}
-	t.row(key{gpu: round.GPU}).Listed++
+	all := t.row(key{gpu: round.GPU})
+	if all.Listed++; round.Active || !round.Whole {
+		all.Active++
+	}
 	if !round.Whole {
 		use(&Use{Unknown: true})
 	}

@@ -24,8 +24,9 @@ func TestTable(t *testing.T) {
 	add(true, Use{Cgroup: 2, Busy: -s})
 	add(true)
 	add(true, Use{Instance: "7", Busy: s})
+	table.Add(&Round{GPU: "GPU-1", Whole: true, Active: true})
 	want := []model.GPUUse{
-		{GPU: "GPU-1", Listed: 6, Rounds: 2, Unknown: 1, Busy: s},
+		{GPU: "GPU-1", Listed: 7, Active: 2, Rounds: 2, Unknown: 1, Busy: s},
 		{GPU: "GPU-1", Cgroup: 1, Rounds: 2, Unknown: 1, Busy: 4 * s},
 		{GPU: "GPU-1", Cgroup: 2, Rounds: 2, Busy: s},
 		{GPU: "GPU-1", Instance: "7", Rounds: 1, Busy: s},

@@ -132,7 +132,7 @@ func using(cards model.Snapshot) func(context.Context) (model.Snapshot, error) {
 		for i := range s.GPUs {
 			g := &s.GPUs[i]
 			g.Energy, g.EnergyRead = model.Some(float64(1000*readings)), time.Now()
-			s.GPUUses = append(s.GPUUses, model.GPUUse{GPU: g.UUID, Listed: uint64(readings)})
+			s.GPUUses = append(s.GPUUses, model.GPUUse{GPU: g.UUID, Listed: uint64(readings), Active: uint64(readings)})
 		}
 		for _, p := range s.GPUProcesses {
 			s.GPUUses = append(s.GPUUses, model.GPUUse{GPU: p.GPU, Cgroup: p.Cgroup, Rounds: uint64(readings), Busy: time.Duration(readings) * time.Second})

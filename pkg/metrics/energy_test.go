@@ -22,13 +22,14 @@ func TestEnergyOfWorkloads(t *testing.T) {
 		owners := names(map[model.CgroupID]identitytest.Entity{1: {Workload: "docker:a", ContainerID: "a"}, 2: {Workload: "docker:b", ContainerID: "b"}})
 		c := newCollector(setup{Sources: []engine.Registration{{Source: card}, {Source: owners}}})
 		defer c.Close() //nolint:errcheck // nothing to lose
-		listed := uint64(0)
+		listed, active := uint64(0), uint64(0)
 		scrape := func(joules float64, uses ...model.GPUUse) map[string]float64 {
 			t.Helper()
 			time.Sleep(5 * time.Second)
 			gpu.Energy, gpu.EnergyRead = model.Some(joules), time.Now()
 			listed++
-			card.facts.GPUs, card.facts.GPUUses = []model.GPU{gpu}, append([]model.GPUUse{{GPU: "GPU-0", Listed: listed}}, uses...)
+			active += uint64(min(len(uses), 1))
+			card.facts.GPUs, card.facts.GPUUses = []model.GPU{gpu}, append([]model.GPUUse{{GPU: "GPU-0", Listed: listed, Active: active}}, uses...)
 			_, _, text := seriesOf(t, c)
 			found := map[string]float64{}
 			for name, value := range seriesIn(text) {

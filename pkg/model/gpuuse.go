@@ -11,8 +11,9 @@ type GPUUse struct {
 	Instance string // see GPU.Instance; empty for a cgroup
 	// Cgroup 0 stands for unknown cgroups, and for users that a round may have missed.
 	Cgroup CgroupID
-	// Listed counts the rounds of the GPU, in the row with neither a cgroup nor an instance.
-	Listed uint64
+	// Listed counts the rounds of the GPU, Active the rounds in which something ran on it, or may have: both in the row
+	// with neither a cgroup nor an instance.
+	Listed, Active uint64
 	// Rounds counts the rounds with a process of the cgroup, Unknown the rounds in which its activity was not reported.
 	Rounds, Unknown uint64
 	// Busy is the time in which the processes used the compute units or engines of the GPU, summed over processes.

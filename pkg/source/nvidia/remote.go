@@ -224,7 +224,7 @@ func (s *remoteSession) handle(m wire.Message) {
 
 // round returns the uses of a listing. Where processes use MIG instances, the driver reports the activity of instances only.
 func (s *remoteSession) round(l *wire.Listing) *gpuuse.Round {
-	r := &gpuuse.Round{GPU: l.UUID, Whole: l.Whole}
+	r := &gpuuse.Round{GPU: l.UUID, Whole: l.Whole, Active: l.Active}
 	for _, u := range l.Instances {
 		r.Uses = append(r.Uses, gpuuse.Use{Instance: u.Instance, Unknown: u.Unknown, Busy: u.Busy})
 	}

@@ -37,7 +37,7 @@ func TestRound(t *testing.T) {
 	}
 }
 
-// TestUsesThroughTheChild: a GPU at 300 W with two processes, one without a cgroup.
+// TestUsesThroughTheChild: a GPU at 300 W with a process, and another one without a cgroup, and then at 70 W without.
 func TestUsesThroughTheChild(t *testing.T) {
 	r := newRemoteNode(t, 1, func(o *Options) {
 		o.Interval = time.Second
@@ -68,5 +68,25 @@ func TestUsesThroughTheChild(t *testing.T) {
 	took := b.EnergyRead.Sub(a.EnergyRead).Seconds()
 	if watts := (b.Energy.Value - a.Energy.Value) / took; math.Abs(watts-300) > 3 {
 		t.Errorf("%v W", watts)
+	}
+
+	r.Processes = nil
+	r.Balance()
+	r.Set("0", "field.83", "r", 70_000) // falls
+	r.Set("0", "gpm.1", 0)
+	r.Set("0", "nvmlDeviceGetDecoderUtilization", 0, 167000)
+	r.Set("0", "nvmlDeviceGetOfaUtilization", 0, 167000)
+	r.write()
+	idle, last := last, model.Snapshot{}
+	until(t, r.Source, func(s model.Snapshot) bool { // two rounds without activity
+		last = s
+		if use(s, 0).Active > use(idle, 0).Active || s.GPUs[0].Energy.Value < idle.GPUs[0].Energy.Value {
+			idle = s
+		}
+		return use(s, 0).Listed >= use(idle, 0).Listed+2
+	})
+	a, b = idle.GPUs[0], last.GPUs[0]
+	if watts := (b.Energy.Value - a.Energy.Value) / b.EnergyRead.Sub(a.EnergyRead).Seconds(); math.Abs(watts-70) > 1 {
+		t.Errorf("%v W without processes", watts)
 	}
 }

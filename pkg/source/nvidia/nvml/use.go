@@ -13,6 +13,9 @@ import (
 	"github.com/accelscope/accelscope/pkg/source/nvidia/wire"
 )
 
+// negligible is the ratio below which an engine did nothing.
+const negligible = 0.005
+
 // reportUse passes on the processes of the round and their activity.
 func (r *roundReader) reportUse() {
 	took := time.Duration(0) // unknown
@@ -24,7 +27,7 @@ func (r *roundReader) reportUse() {
 		return
 	}
 	longest := gpuuse.BlindAfter * r.o.Interval
-	l := wire.Listing{UUID: r.uuid, Split: r.mig.Load()}
+	l := wire.Listing{UUID: r.uuid, Active: r.active(), Split: r.mig.Load()}
 	l.Whole = took > 0 && took < longest && (r.draft.processes != nil || l.Split)
 	for _, p := range r.draft.processes {
 		u, ran := r.sampler.uses[p.PID]
@@ -43,6 +46,29 @@ func (r *roundReader) reportUse() {
 		}
 	}
 	r.listed(l)
+}
+
+// active reports whether anything ran on the GPU since the round before, or whether this is unknown.
+func (r *roundReader) active() bool {
+	known := false
+	for _, e := range r.draft.facts.Engines {
+		switch e.Name {
+		case "sm", "gr_active":
+			known = true
+		case "memory", "encoder", "decoder", "jpeg", "ofa":
+		default:
+			continue
+		}
+		if e.Value >= negligible {
+			return true
+		}
+	}
+	for _, u := range r.sampler.uses {
+		if u != (use{}) {
+			return true
+		}
+	}
+	return !known
 }
 
 func busy(ratio float64, took time.Duration) time.Duration {

@@ -6,6 +6,7 @@ package nvml
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,10 +56,30 @@ func TestReportUse(t *testing.T) {
 				r.listedAt = r.valuesAt.Add(-c.before)
 			}
 			r.mig.Store(c.mig)
+			c.want.Active = true // no engine is known
 			r.reportUse()
 			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("%+v\nwant %+v", got, c.want)
 			}
 		})
+	}
+}
+
+// TestActive: rounds without activity measure the idle power.
+func TestActive(t *testing.T) {
+	for name, want := range map[string]bool{"": true, "memory 0": true, "sm 0": false, "gr_active 0.001": false, "sm 0,decoder 1": true, "sm 0,pcie 1": false, "sm 1": true} {
+		r := &roundReader{sampler: &sampler{uses: map[int]use{1: {}}}}
+		for e := range strings.FieldsFuncSeq(name, func(c rune) bool { return c == ',' }) {
+			engine, value, _ := strings.Cut(e, " ")
+			v := map[string]float64{"0": 0, "0.001": 0.001, "1": 1}[value]
+			r.draft.facts.Engines = append(r.draft.facts.Engines, model.Figure{Name: engine, Value: v})
+		}
+		if got := r.active(); got != want {
+			t.Errorf("%q: %v", name, got)
+		}
+		r.sampler.uses[2] = use{0, 0, 0.01}
+		if !r.active() {
+			t.Errorf("%q with a process: not active", name)
+		}
 	}
 }

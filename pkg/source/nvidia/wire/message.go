@@ -61,6 +61,7 @@ type Listing struct {
 	UUID string
 	// Whole reports that no user is missing since the round before. Split reports that processes use MIG instances.
 	Whole, Split bool
+	Active       bool // something ran on the GPU since the round before, or this is unknown
 
 	Processes []Use // also ended processes with activity since the round before
 	Instances []Use // of MIG, all with GPM counters
