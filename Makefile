@@ -152,7 +152,7 @@ ALL   :=
 .PHONY: test
 test: ## Everything that must hold: units, rules, manifests, dashboards, the image, guests with four kernels, the role, the guides
 	@ROLE=TestPackage go run ./tests/tools/stages $(if $(ALL),-all) -first deps,$(FIRST) -idle '$(IDLE)' -spare '$(SPARE)' -built deps,build,image,packages \
-		test-guest test-binary,test-unit,test-rules,test-mutants,test-dashboards,test-pages$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-harness,test-image,test-deploy
+		test-guest test-binary,test-unit,test-rules,test-dashboards,test-pages$(if $(FEW),$(COMMA), )test-ansible,test-guides,test-image,test-deploy
 
 .PHONY: artifacts
 artifacts: build image packages
@@ -235,7 +235,7 @@ tracefs:
 test-rules: deps ## Rules and alerts of Prometheus: promtool, names, documents
 	@go test -C tests/suites/rules -count=1 -v -skip TestMutants . # files outside a module do not count for its cache
 
-# MUTANTS=3, as in CI: only three kinds of changes, chosen at random, unless rules or their tests changed within a day.
+# In CI if there is time, with MUTANTS=3: only three kinds of changes, chosen at random, unless rules or their tests changed within a day.
 MUTANTS :=
 .PHONY: test-mutants
 test-mutants: deps ## That the tests of the alerts notice changes of the alerts
@@ -317,6 +317,7 @@ test-slurm: deps ## Slurm: Debian's slurmctld and slurmd in a guest, on cgroup v
 test-compose: deps image ## Docker Compose: the services of deploy/docker by Debian's docker-compose and Docker Engine, in a guest
 	@ACCELSCOPE_NODES=6.1 go test -tags vm -count=1 -timeout 60m -v -run TestCompose ./tests/suites/e2e
 
+# In CI, if there is time.
 .PHONY: test-harness
 test-harness: deps ## What the tests stand on: a guest that hangs or crashes ends with a report
 	@go test -tags vm -count=1 -timeout 12m -v -run 'TestSilent|TestUnanswered' ./tests/machines/vm/guest

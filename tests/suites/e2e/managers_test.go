@@ -29,8 +29,11 @@ const (
 )
 
 // TestManagers: if no API names the container of a manager in Debian, it belongs to the workload in its cgroup. The
-// managers run as their guides say, under systemd.
+// managers run as their guides say, under systemd. `make test-kernels` runs it.
 func TestManagers(t *testing.T) {
+	if !whole() {
+		t.Skip("runs in make test-kernels")
+	}
 	if guest.Enter(t, managersOptions(t)) {
 		managed(t)
 	}
@@ -52,6 +55,7 @@ func managersOptions(t *testing.T) vm.Options {
 	return vm.Options{
 		Kernel: "6.12", Devices: 1, Systemd: true, Timeout: 20 * time.Minute,
 		Env: []string{
+			nodesVar + "=" + os.Getenv(nodesVar),
 			binaryVar + "=" + dir + "/accelscope", workloadsVar + "=" + workloads, "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		},
 	}
