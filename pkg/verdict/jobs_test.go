@@ -124,7 +124,7 @@ var culprits = map[string]culprit{
 			}
 		},
 		want: "JobMemberLate ml/a/x on GPU 2 (rank 2): rank 2 (ml/a/x, GPU 2) launches 35ms after the first rank, " +
-			"17.5 % of the time between launches | communicator w",
+			"17% of the time between launches | communicator w",
 		within: 11 * time.Minute,
 	},
 }
