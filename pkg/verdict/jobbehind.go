@@ -29,7 +29,7 @@ func (r *jobRules) judgeBehind(t *team) {
 		}
 	}
 	if len(named) == 0 {
-		limit := max(patience*r.after, t.longest())
+		limit := max(stallFactor*r.after, t.longest())
 		named = slices.DeleteFunc(unnamed, func(c *rankShare) bool {
 			return c.Launched != lowest || r.At.Sub(t.waiting[0].LastLaunch) < limit || r.At.Sub(launchedAt(c)) < limit ||
 				r.mayWait(c) || !t.awaitsAll(c)
@@ -46,7 +46,7 @@ func (r *jobRules) judgeBehind(t *team) {
 // data, writes a checkpoint, compiles or has nothing to do. It is not while all GPUs only wait, or a rank has a fault.
 func (r *jobRules) judgeStalled(t *team) {
 	stood := r.At.Sub(t.last)
-	if len(t.waiting) != len(t.ranks) || t.longest() == 0 || t.last.Sub(t.seen) < newJob || stood <= patience*t.longest() {
+	if len(t.waiting) != len(t.ranks) || t.longest() == 0 || t.last.Sub(t.seen) < newJob || stood <= stallFactor*t.longest() {
 		return
 	}
 	if slices.ContainsFunc(t.ranks, func(c *rankShare) bool { return r.waits[c.Process.PID] || r.named[c.Process.PID] }) {
@@ -62,7 +62,7 @@ func (r *jobRules) judgeStalled(t *team) {
 	}
 	limit := r.after
 	if !r.local(t) { // a rank on another node may write a checkpoint
-		limit = patience * r.after
+		limit = stallFactor * r.after
 	}
 	if found || t.spins.IsZero() || r.At.Sub(t.spins) < r.after || stood < limit {
 		return
@@ -191,7 +191,7 @@ func counts(c *rankShare) map[string]uint64 {
 	return n
 }
 
-// lacks returns the operations of which a rank launched fewer than another one.
+// lacks returns the operations that a rank launched less often than another rank.
 func lacks(c, other map[string]uint64) (names []string) {
 	for name, n := range other {
 		if c[name] < n {

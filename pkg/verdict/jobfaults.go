@@ -22,7 +22,7 @@ const (
 	cause = 5 * time.Minute
 )
 
-// faultsOf returns the known faults of a rank that stands, the most telling first.
+// faultsOf returns the known faults of a rank that stands, the likely cause first.
 func (r *jobRules) faultsOf(t *team, c *rankShare) (faults []string) {
 	s := t.job.ranks[c.Rank]
 	ago := func(what string, at time.Time) { faults = append(faults, what+" "+format.Span(r.At.Sub(at))+" ago") }
@@ -118,7 +118,7 @@ func (r *jobRules) mayCause(at time.Time, c *rankShare) bool {
 	return at.After(c.LastLaunch.Add(-cause))
 }
 
-// otherOperation returns an operation of which a rank launched more than most of the ranks that launched the last number; empty: none, or
+// otherOperation returns an operation that a rank launched more often than most ranks that wait; empty: there is no such operation, or it is
 // unknown.
 func (t *team) otherOperation(c *rankShare) string {
 	own := counts(c)

@@ -39,8 +39,8 @@ var (
 const defaultStallAfter = 30 * time.Second
 
 const (
-	// patience is how many times longer a job stands than it ever did, or a rank without a known fault than a rank with a fault.
-	patience = 20
+	// stallFactor is how many times longer a job stands than it ever did, or a rank without a known fault than a rank with a fault.
+	stallFactor = 20
 	// lateParts is the number of minutes over which JobMemberLate looks.
 	lateParts = 5
 )
