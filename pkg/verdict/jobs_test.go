@@ -297,6 +297,16 @@ var innocent = map[string]func(*simJob){
 		s.spin(true, everyone...)
 		s.pass(10 * time.Minute)
 	},
+	"stopped for a while in the first minute": func(s *simJob) {
+		s.judge = &Judge{}
+		s.pass(10 * time.Second)
+		s.wait(5, "all_reduce")
+		s.set(5, "T")
+		s.pass(45 * time.Second)
+		s.set(5, "S")
+		s.launch(s.world, "all_reduce", 5)
+		s.train(time.Minute)
+	},
 	"all are late": func(s *simJob) {
 		for i := range 5 * 60 * 15 {
 			s.world.members[i%8].late += 0.3
