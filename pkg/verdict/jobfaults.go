@@ -118,8 +118,7 @@ func (r *jobRules) mayCause(at time.Time, c *rankShare) bool {
 	return at.After(c.LastLaunch.Add(-cause))
 }
 
-// otherOperation returns an operation that a rank launched more often than most ranks that wait; empty: there is no such operation, or it is
-// unknown.
+// otherOperation returns an operation that a rank launched more often than most ranks that wait; empty: no such operation is known.
 func (t *team) otherOperation(c *rankShare) string {
 	own := counts(c)
 	if own == nil {
