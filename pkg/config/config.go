@@ -153,6 +153,7 @@ type GPUFlags struct {
 	NodeLabels  bool          `name:"gpu.release-on-node-labels" help:"Release the driver when node labels pause its users."`
 	Allocations bool          `name:"gpu.allocation-failures" help:"Count failed GPU memory allocations with uprobes."`
 	Collective  bool          `name:"collector.collective" help:"Count NCCL and RCCL launches with uprobes."`
+	JobStall    time.Duration `name:"job.stall-after" default:"30s" help:"Time without a launch until a job counts as standing."`
 	KeyFile     string        `name:"collective.key-file" placeholder:"FILE" help:"Key for hashes of communicators, same on all nodes."`
 	GPUDriver   bool          `name:"collector.gpudriver" help:"Measure GPU driver ioctls and find tasks stuck there."`
 	StuckAfter  time.Duration `name:"gpu.stuck-after" default:"30s" help:"Time in a GPU driver ioctl until a task counts as stuck."`

@@ -52,7 +52,7 @@ var configurationSections = []struct {
 	{"Collectors", []string{"collector."}},
 	{"RDMA", []string{"probe.", "rdma.", "link."}},
 	{"Names of workloads", []string{"runtime.", "workload.", "container.", "kubelet."}},
-	{"GPUs", []string{"gpu.", "collective."}},
+	{"GPUs", []string{"gpu.", "collective.", "job."}},
 	{"InfiniBand fabric", []string{"fabric."}},
 	{"Events", []string{"events."}},
 }

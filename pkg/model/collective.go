@@ -29,6 +29,25 @@ type Communicator struct {
 	Kept     []KeptLaunch
 	// Operations are the called operations, sorted by name.
 	Operations []CommunicatorOperation
+	// Ended is when the rank left the communicator: it called destroy, abort or finalize, or its process ended. Zero: it has not.
+	Ended   time.Time
+	Process LaunchingProcess
+}
+
+// LaunchingProcess is the process of a rank. All times have a reading of the monotonic clock, so that they stay right when the node's
+// clock is set.
+type LaunchingProcess struct {
+	PID   int  // in the initial PID namespace
+	Ended bool // the process has ended
+	// State is the letter of its first thread in /proc/PID/stat, at each reading since StateSince; empty: not read. A process whose
+	// first thread ended before its other threads has no state. CPU is the CPU time of all its threads at the last reading.
+	State      string
+	StateSince time.Time
+	CPU        time.Duration
+	// LastLaunch is the last launch in any communicator, also if the communicator is not listed.
+	LastLaunch time.Time
+	// LastGraph is the last time at which it had launched another graph, or may have; zero: it has launched none.
+	LastGraph time.Time
 }
 
 // KeptLaunch is when a rank launched, by the present time of the node's clock, exact to 256 ns.

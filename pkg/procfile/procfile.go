@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	maxStat   = 1024    // a name has 16 bytes, 50 numbers have at most 20 digits
-	maxStatus = 4 << 10 // Uid is within it; the lists of groups, CPUs and NUMA nodes after Uid may be long
-	maxUptime = 100 * 365 * 24 * time.Hour
+	maxStat   = 1024                       // a name has 16 bytes, 50 numbers have at most 20 digits
+	maxStatus = 4 << 10                    // Uid is within it; the lists of groups, CPUs and NUMA nodes after Uid may be long
+	maxTicks  = 100 * 365 * 24 * time.Hour // of uptime, and of CPU time
 )
 
 // userTick is the unit of times in stat, 1/USER_HZ: USER_HZ is 100 on each architecture that Go supports.
@@ -34,6 +34,9 @@ type Stat struct {
 	State string        // R, S, D, Z (zombie), X (dead) and others
 	Flags uint64        // PF_*
 	Start time.Duration // since boot, including the time in suspend
+	CPU   time.Duration // used by all its threads so far
+	// Threads is the number of threads. The State is of the first thread, which may end before the others.
+	Threads uint64
 }
 
 // ReadStat reads the stat of a process in a directory of procfs: /proc/PID.
@@ -52,7 +55,7 @@ func ParseStat(b []byte) (Stat, error) {
 	if begin < 0 || end < begin {
 		return Stat{}, fmt.Errorf("%w: no name", ErrFormat)
 	}
-	const flags, start = 9 - 3, 22 - 3 // field 3 follows the name
+	const flags, user, system, threads, start = 9 - 3, 14 - 3, 15 - 3, 20 - 3, 22 - 3 // field 3 follows the name
 	fields := bytes.Fields(b[end+1:])
 	if len(fields) <= start {
 		return Stat{}, fmt.Errorf("%w: %d fields", ErrFormat, len(fields)+2)
@@ -62,15 +65,33 @@ func ParseStat(b []byte) (Stat, error) {
 	if s.Flags, err = strconv.ParseUint(string(fields[flags]), 10, 64); err != nil {
 		return Stat{}, fmt.Errorf("%w: flags: %w", ErrFormat, err)
 	}
-	ticks, err := strconv.ParseUint(string(fields[start]), 10, 64)
+	if s.Threads, err = strconv.ParseUint(string(fields[threads]), 10, 64); err != nil {
+		return Stat{}, fmt.Errorf("%w: num_threads: %w", ErrFormat, err)
+	}
+	if s.Start, err = parseTicks(fields[start]); err != nil {
+		return Stat{}, fmt.Errorf("starttime: %w", err)
+	}
+	inUser, err := parseTicks(fields[user])
 	if err != nil {
-		return Stat{}, fmt.Errorf("%w: starttime: %w", ErrFormat, err)
+		return Stat{}, fmt.Errorf("utime: %w", err)
 	}
-	if ticks > uint64(maxUptime/userTick) {
-		return Stat{}, fmt.Errorf("%w: starttime %d", ErrFormat, ticks)
+	inKernel, err := parseTicks(fields[system])
+	if err != nil {
+		return Stat{}, fmt.Errorf("stime: %w", err)
 	}
-	s.Start = time.Duration(ticks) * userTick
+	s.CPU = inUser + inKernel
 	return s, nil
+}
+
+func parseTicks(field []byte) (time.Duration, error) {
+	ticks, err := strconv.ParseUint(string(field), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrFormat, err)
+	}
+	if ticks > uint64(maxTicks/userTick) {
+		return 0, fmt.Errorf("%w: %d", ErrFormat, ticks)
+	}
+	return time.Duration(ticks) * userTick, nil
 }
 
 // RealUser reads a process's real user ID from the status in its directory, in the reader's user namespace. It returns

@@ -42,6 +42,7 @@ func (f *Options) parse() (p parsedFlags, err error) {
 		{"kubelet.interval", f.KubeletInterval},
 		{"fabric.interval", f.FabricInterval}, // without an interval, a scrape would wait
 		{"rdma.stall-after", f.StallAfter},
+		{"job.stall-after", f.JobStall},
 		{"gpu.stuck-after", f.StuckAfter},
 		{"gpu.process-interval", f.GPUInterval},
 		{"probe.attach-limit", f.AttachLimit},

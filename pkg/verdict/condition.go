@@ -399,11 +399,11 @@ var Conditions = []*Condition{
 	moduleAlarm, rdmaFault, outOfBuffer, retransmissions, congestion, congestionIgnored, gidMissing, pcieDegraded, pcieErrors,
 	belowLineRate, gpuPCIeErrors, gpuPCIeSlow,
 	fabricInProgress, uncorrectedECC, memoryRepairPending, thermalSlowdown, powerBrake, unhealthy, driverStuck,
-	queuePairsStalled, completionErrors, verbsErrors, allocationFailures,
+	jobStalled, jobMemberBehind, queuePairsStalled, completionErrors, verbsErrors, allocationFailures,
 	sourceLost, sourceStuck, deviceUnreadable, hooksLost, losing, budgetExceeded, eventsLost,
 
-	xidNoncritical, portDisabled, counterSaturated, rdmaIdle, gpuIdle, placedBadly, withoutGPUDirect, dataDirectPath, memoryUnowned,
-	coverageGap, mapNearlyFull,
+	xidNoncritical, portDisabled, counterSaturated, jobMemberLate, rdmaIdle, gpuIdle, placedBadly, withoutGPUDirect, dataDirectPath,
+	memoryUnowned, coverageGap, mapNearlyFull,
 
 	nothingWrong,
 }

@@ -10,6 +10,6 @@
 // room is counted.
 //
 // Each subject has a type for its rules, in the file of its name: missing.go, ports.go, pcie.go, linerate.go, gpus.go,
-// linger.go, workloads.go, idle.go, sensor.go. These types share a round. roles.go finds what the HCAs of the node are
+// linger.go, workloads.go, jobs.go, idle.go, sensor.go. These types share a round. roles.go finds what the HCAs of the node are
 // used for.
 package verdict

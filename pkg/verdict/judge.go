@@ -46,12 +46,16 @@ type Judged struct {
 
 // Judge judges refreshes, one after the other. The zero Judge is ready to use. It is not safe for concurrent use.
 type Judge struct {
+	// StallAfter is the time without a launch after which a job stands; default 30 s.
+	StallAfter time.Duration
+
 	growth growth
 	ports  map[portKey]*portState
 	legs   map[legKey]*legState
 	// management are HCAs that are for management.
 	management map[string]bool
 	uses       map[useKey]*use
+	jobs       map[string]*job
 	worked     map[workedKey]time.Time // when a source or hook last worked
 	since      map[foundKey]first
 	quiet      time.Time // since when nothing is wrong; zero: something is wrong
@@ -87,6 +91,7 @@ type round struct {
 // Update judges a refresh. Its time must not be before the time of the previous refresh.
 func (j *Judge) Update(in Input) Result {
 	if j.since == nil {
+		j.jobs = map[string]*job{}
 		j.ports, j.legs, j.uses = map[portKey]*portState{}, map[legKey]*legState{}, map[useKey]*use{}
 		j.worked, j.since = map[workedKey]time.Time{}, map[foundKey]first{}
 	}
@@ -102,6 +107,7 @@ func (j *Judge) Update(in Input) Result {
 		pcieRules{r, roles, functions},
 		lineRateRules{r, roles, functions, model.BondRates(in.Facts.Links)}, // after the rules that find the causes
 		workloadRules{r},
+		newJobRules(r, j), // after the rules that find the faults of devices
 		newIdleRules(r, j.uses),
 		sensorRules{r, j.worked},
 	} {

@@ -49,8 +49,9 @@ type Source struct {
 	kernel *kernel
 	gate   *uprobe.Gate
 	prober *library.Prober
-	// Only the Prober's goroutine uses the next two.
-	graphs map[int]bool             // processes that launch graphs
+	// Only the Prober's goroutine uses the next three.
+	procfs string
+	states map[int]*processState
 	whole  map[locate.FileID]uint64 // since when all functions of a file are probed, CLOCK_MONOTONIC
 
 	// mu guards the fields that both the Prober and Read use.
@@ -88,7 +89,7 @@ func newSource(opts Options, spec hook.Spec) (*Source, error) {
 		return nil, err
 	}
 	s := &Source{
-		kernel: k, gate: opts.Gate, graphs: map[int]bool{}, whole: map[locate.FileID]uint64{},
+		kernel: k, gate: opts.Gate, procfs: opts.Procfs, states: map[int]*processState{}, whole: map[locate.FileID]uint64{},
 		forget: map[model.CgroupID]bool{}, members: newMembers(keys),
 	}
 	s.prober = library.New(opts.Options, library.Spec{
@@ -137,7 +138,7 @@ func (s *Source) update() error {
 		return err
 	}
 	m := &s.members
-	m.versions = s.probes.versions
+	m.versions, m.states = s.probes.versions, s.probes.states
 	processes := processes{}
 	err = s.kernel.eachCommunicator(func(number uint64, c *communicator) bool {
 		if s.forget[model.CgroupID(c.Cgroup)] {

@@ -21,14 +21,17 @@ const (
 	// promotion is how many times as many launches a communicator needs to take the place of a listed one: two busy communicators must
 	// not take turns.
 	promotion = 2
-	// endedGrace is how long an ended communicator is listed, so that a scrape sees its last launches.
-	endedGrace = time.Minute
+	// endedGrace is how long an ended communicator is listed, so that a scrape sees its last launches. While other ranks on this node
+	// exist, which may wait for it, the limit is awaitedGrace.
+	endedGrace   = time.Minute
+	awaitedGrace = 30 * time.Minute
 )
 
 // members are the ranks of communicators in processes of this node, by number of the communicator in the maps.
 type members struct {
 	keys     keyer
 	versions map[int]string
+	states   map[int]model.LaunchingProcess
 	of       map[uint64]*member
 	folded   map[foldedKey]*model.Launches
 	lost     map[model.CgroupID]bool // cgroups whose counts lack launches or communicators
@@ -42,13 +45,14 @@ type foldedKey struct {
 // member is a rank of a communicator.
 type member struct {
 	model.Communicator
-	pid    int
-	late   bool
-	listed bool
-	ended  uint64 // CLOCK_MONOTONIC; 0: it exists
-	final  bool   // it has ended, and launches has its last launch
-	last   uint64 // the last launch, CLOCK_MONOTONIC
-	seen   uint64 // the launch that LastLaunch has
+	pid     int
+	late    bool
+	listed  bool
+	awaited bool   // it has ended, and another rank on this node has not
+	ended   uint64 // CLOCK_MONOTONIC; 0: it exists
+	final   bool   // it has ended, and launches has its last launch
+	last    uint64 // the last launch, CLOCK_MONOTONIC
+	seen    uint64 // the launch that LastLaunch has
 	numbers
 	// launches and credited are by operation: all launches, and launches that were made while it was not listed.
 	launches, credited [maxOperations]model.Launches
@@ -80,7 +84,12 @@ func (m *members) see(number uint64, c *communicator, processEnded bool, now mom
 	case processEnded:
 		of.ended = now.monotonic
 	}
-	if !of.final || of.listed && now.monotonic-of.ended < uint64(endedGrace) {
+	of.Process.Ended = of.Process.Ended || processEnded
+	grace := endedGrace
+	if of.awaited {
+		grace = awaitedGrace
+	}
+	if !of.final || of.listed && now.monotonic-of.ended < uint64(grace) {
 		return false
 	}
 	delete(m.of, number)
@@ -120,6 +129,7 @@ func (m *members) count(key launchKey, l *launchCounts) {
 // settle decides which communicators are listed, and adds up the launches of others.
 func (m *members) settle(now moment) {
 	chosen := m.choose()
+	defer m.setProcesses(now)
 	for _, of := range m.of {
 		if at := now.at(of.last); of.last != 0 && of.last != of.seen {
 			of.seen, of.LastLaunch = of.last, at

@@ -5,6 +5,7 @@ package collective
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/accelscope/accelscope/gen"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -50,10 +51,8 @@ func (s *Source) eachCall(f func(pid, function int, calls uint64) (drop bool)) e
 		s.lose(model.CgroupID(p.LostIn))
 		for i := range functions {
 			drop = f(pid, i, p.Calls[i]) || drop
-			if functions[i].kind == gen.CollectiveFunctionKindKIND_GRAPH && p.Calls[i] > 0 {
-				s.graphs[pid] = true
-			}
 		}
+		s.stateOf(pid).countGraphs(p)
 		return drop
 	})
 }
@@ -75,7 +74,8 @@ type published struct {
 	versions map[int]string // of the library, by process
 	coverage []model.CollectiveCoverage
 	// whole is since when all functions are probed that a process may call, CLOCK_MONOTONIC; 0: some are not.
-	whole map[int]uint64
+	whole  map[int]uint64
+	states map[int]model.LaunchingProcess
 }
 
 // publish sets what Read returns about the probes.
@@ -85,7 +85,6 @@ func (s *Source) publish() {
 		whole: map[int]uint64{},
 	}
 	s.checkFiles()
-	maps.DeleteFunc(s.graphs, func(pid int, _ bool) bool { return s.prober.Processes[pid] == nil })
 	for pid, of := range s.prober.Processes {
 		l := linkedOf(of.Libraries)
 		if !l.uses {
@@ -101,6 +100,7 @@ func (s *Source) publish() {
 			}
 		}
 	}
+	p.states = s.readStates(time.Now())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.probes = p
@@ -133,6 +133,19 @@ func (s *Source) wholeSince(pid int, of *library.Process) (since uint64) {
 	return since
 }
 
+// graphsUnprobed reports whether a process may launch graphs that are not counted.
+func (s *Source) graphsUnprobed(pid int, of *library.Process) bool {
+	if of.Incomplete {
+		return true
+	}
+	for _, f := range s.prober.Files {
+		if lacks, pauses := f.Unprobed(); f.Optional && f.Paths[pid] != "" && (lacks || pauses) {
+			return true
+		}
+	}
+	return false
+}
+
 // gapsOf returns why launches of a process are not counted; "" comes first, because the process uses a library.
 func (s *Source) gapsOf(pid int, of *library.Process, l *linked) []model.CollectiveGap {
 	lacking, paused := of.Incomplete, false
@@ -144,7 +157,7 @@ func (s *Source) gapsOf(pid int, of *library.Process, l *linked) []model.Collect
 	}
 	gaps := []model.CollectiveGap{""}
 	for gap, holds := range map[model.CollectiveGap]bool{
-		model.CollectiveStatic: l.static, model.CollectiveNoSymbols: l.unseen && !l.counting, model.CollectiveGraphs: s.graphs[pid],
+		model.CollectiveStatic: l.static, model.CollectiveNoSymbols: l.unseen && !l.counting, model.CollectiveGraphs: s.stateOf(pid).graphs > 0,
 		model.CollectiveRefused: lacking, model.CollectiveBudget: paused,
 	} {
 		if holds {
