@@ -41,6 +41,8 @@ func (p *processState) countGraphs(of *gen.CollectiveCollectiveProcess) {
 	}
 }
 
+func (p *processState) launchesGraphs() bool { return p != nil && p.graphs > 0 }
+
 // readStates reads the states of processes that use a library, also of zombies, which the Prober no longer lists.
 func (s *Source) readStates(now time.Time) map[int]model.LaunchingProcess {
 	states := map[int]model.LaunchingProcess{}
