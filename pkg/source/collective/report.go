@@ -157,7 +157,8 @@ func (s *Source) gapsOf(pid int, of *library.Process, l *linked) []model.Collect
 	}
 	gaps := []model.CollectiveGap{""}
 	for gap, holds := range map[model.CollectiveGap]bool{
-		model.CollectiveStatic: l.static, model.CollectiveNoSymbols: l.unseen && !l.counting, model.CollectiveGraphs: s.states[pid].launchesGraphs(),
+		model.CollectiveStatic: l.static, model.CollectiveNoSymbols: l.unseen && !l.counting,
+		model.CollectiveGraphs:  s.states[pid].launchesGraphs(),
 		model.CollectiveRefused: lacking, model.CollectiveBudget: paused,
 	} {
 		if holds {
