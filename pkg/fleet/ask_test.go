@@ -10,22 +10,25 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// TestMembers: outliers first, then members with idle GPUs. Series without a member or a number are left out.
+// TestMembers: a member that others wait for first, then outliers, then members with idle GPUs. Series without a member or a number are left out.
 func TestMembers(t *testing.T) {
 	const a, b, c = "instance=n1 workload=ml/a/main container_id=1", "instance=n2 workload=ml/b/main container_id=2", "instance=n3 workload=ml/c/main container_id=3"
+	const d = "instance=n4 workload=ml/d/main container_id=4"
 	f := &fakePrometheus{vectors: map[string]model.Vector{
-		"members":          {one(a+" pod=a container=main", 1), one(b+" pod=b container=main", 1), one(c+" pod=c container=main", 1)},
+		"members":          {one(a+" pod=a container=main", 1), one(b+" pod=b container=main", 1), one(c+" pod=c container=main", 1), one(d, 1)},
 		"member_gpus":      {one(a, 8), one(b, 8)},
 		"member_gpus_used": {one(a, 8), one(b, 5)},
 		"member_transmit":  {one(c+" method=qp_counter", 10), one(c+" method=survey", 2), one("instance=n9 workload=x", 1)},
 		"member_p99":       {one(c, 1e-3), one(a, 1e-5), one(b, math.NaN())},
 		"member_ratio":     {one(c, 99)},
+		"member_behind":    {one(d, 1)}, "member_last_launch": {one(d, 601), one(a, 600)},
 	}}
 	got, problems := f.reader(t, "").Members(t.Context(), JobName{"ml", "Job", `a"b`})
 	want := []Member{
+		{Workload: "ml/d/main", ContainerID: "4", Node: "n4", Behind: new(float64(1)), LastLaunch: new(float64(601))},
 		{Workload: "ml/c/main", Pod: "c", Container: "main", ContainerID: "3", Node: "n3", Transmit: &Rate{12, true}, P99: new(1e-3), Slower: new(float64(99))},
 		{Workload: "ml/b/main", Pod: "b", Container: "main", ContainerID: "2", Node: "n2", GPUs: new(float64(8)), Used: new(float64(5))},
-		{Workload: "ml/a/main", Pod: "a", Container: "main", ContainerID: "1", Node: "n1", GPUs: new(float64(8)), Used: new(float64(8)), P99: new(1e-5)},
+		{Workload: "ml/a/main", Pod: "a", Container: "main", ContainerID: "1", Node: "n1", GPUs: new(float64(8)), Used: new(float64(8)), P99: new(1e-5), LastLaunch: new(float64(600))},
 	}
 	if diff := gocmp.Diff(want, got); diff != "" || len(problems) > 0 {
 		t.Error(diff, problems)

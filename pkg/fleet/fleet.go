@@ -126,6 +126,8 @@ type Member struct {
 	Transmit, Receive                           *Rate
 	P99                                         *float64 // of completions on the slowest HCA, in seconds
 	Slower                                      *float64 // divided by the median of the members
+	Behind                                      *float64 // launches behind the ranks that wait; nil: none, or unknown
+	LastLaunch                                  *float64 // age of the last launch of a collective, in seconds by Prometheus's clock
 }
 
 // Alert is a firing alert of deploy/prometheus.

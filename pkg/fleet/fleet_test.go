@@ -288,7 +288,7 @@ func TestReader(t *testing.T) {
 		all.Go(func() { r.Members(t.Context(), JobName{"a", "b", "c"}) })
 	}
 	all.Wait()
-	if want := len(stateQueries) + 2 + 7; len(f.asked) != want {
+	if want := len(stateQueries) + 2 + 9; len(f.asked) != want {
 		t.Errorf("20 viewers sent %d queries, want %d", len(f.asked), want)
 	}
 	f.broken.Store(true)
@@ -351,7 +351,7 @@ func TestConnect(t *testing.T) {
 		}
 		tokens[h.Get("Authorization")]++
 	}
-	if tokens["Bearer first"] != 7 || tokens["Bearer second"] != 2 {
+	if tokens["Bearer first"] != 9 || tokens["Bearer second"] != 2 {
 		t.Errorf("tokens: %v", tokens)
 	}
 	write("password", "secret")

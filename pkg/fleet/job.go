@@ -87,7 +87,7 @@ func descending(a, b *float64) int {
 // maxMembers bounds the listed members of a job.
 const maxMembers = 5000
 
-// Members lists the members of a job: outliers first, then members with idle GPUs; nil if unknown. The caller has
+// Members lists the members of a job: members that others wait for first, then outliers, then members with idle GPUs; nil if unknown. The caller has
 // called Enter.
 func (r *Reader) Members(ctx context.Context, job JobName) (members []Member, problems []string) {
 	return r.members.get(ctx, job, r.now, func() ([]Member, []string, int) {
@@ -95,7 +95,8 @@ func (r *Reader) Members(ctx context.Context, job JobName) (members []Member, pr
 		defer cancel()
 		values := map[string]string{"namespace": job.Namespace, "kind": job.Kind, "name": job.Name}
 		a := r.ask(ctx, r.now(), maxQuestion, queriesAtOnce, values,
-			"members", "member_gpus", "member_gpus_used", "member_transmit", "member_receive", "member_p99", "member_ratio")
+			"members", "member_gpus", "member_gpus_used", "member_transmit", "member_receive", "member_p99", "member_ratio",
+			"member_behind", "member_last_launch")
 		return membersOf(a), a.problems, a.charged
 	})
 }
@@ -130,13 +131,17 @@ func membersOf(a *answers) []Member {
 	each("member_receive", func(m *Member, s sample, _ float64) { m.Receive = m.Receive.add(s) })
 	each("member_p99", func(m *Member, _ sample, v float64) { m.P99 = &v })
 	each("member_ratio", func(m *Member, _ sample, v float64) { m.Slower = &v })
+	each("member_behind", func(m *Member, _ sample, v float64) { m.Behind = &v })
+	each("member_last_launch", func(m *Member, _ sample, v float64) { m.LastLaunch = &v })
 	out := make([]Member, 0, len(members))
 	for _, k := range slices.SortedFunc(maps.Keys(members), func(a, b key) int {
 		return cmp.Or(strings.Compare(a.workload, b.workload), strings.Compare(a.instance, b.instance), strings.Compare(a.id, b.id))
 	}) {
 		out = append(out, *members[k])
 	}
-	slices.SortStableFunc(out, func(a, b Member) int { return cmp.Or(descending(a.Slower, b.Slower), descending(a.idle(), b.idle())) })
+	slices.SortStableFunc(out, func(a, b Member) int {
+		return cmp.Or(descending(a.Behind, b.Behind), descending(a.Slower, b.Slower), descending(a.idle(), b.idle()))
+	})
 	return out
 }
 

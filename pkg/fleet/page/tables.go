@@ -132,8 +132,8 @@ type jobView struct {
 type memberRow struct {
 	Name, Node, NodeLink, Outside string
 	GPUs, Used, Out, In, P99      string
-	Slower                        string
-	Slow, HasIdle                 bool
+	Slower, Launched              string
+	Slow, Behind, HasIdle         bool
 }
 
 // job shows a job, ?namespace=, ?kind= and ?name=.
@@ -180,6 +180,10 @@ func (o Options) memberRow(m *fleet.Member) memberRow {
 	}
 	r.Slow = m.Slower != nil && *m.Slower >= slow
 	r.HasIdle = m.GPUs != nil && m.Used != nil && *m.Used < *m.GPUs
+	r.Launched = web.Optional(m.LastLaunch, func(seconds float64) string { return format.Duration(max(0, seconds)) + " ago" })
+	if r.Behind = m.Behind != nil; r.Behind {
+		r.Launched = fmt.Sprintf("%s, %s behind", r.Launched, format.Count(*m.Behind))
+	}
 	return r
 }
 

@@ -227,13 +227,17 @@ func (r Reference) aggregated(e *parser.AggregateExpr) ([]string, error) {
 			return nil, fmt.Errorf("no label %q to aggregate by, or without, in %s", l, e.Expr)
 		}
 	}
-	switch {
-	case e.Op == parser.TOPK || e.Op == parser.BOTTOMK:
+	if e.Op == parser.TOPK || e.Op == parser.BOTTOMK {
 		return labels, nil
-	case e.Without:
-		return without(labels, e.Grouping...), nil
 	}
-	return e.Grouping, nil
+	result := e.Grouping
+	if e.Without {
+		result = without(labels, e.Grouping...)
+	}
+	if value, ok := e.Param.(*parser.StringLiteral); ok { // count_values
+		result = append(slices.Clone(result), value.Val)
+	}
+	return result, nil
 }
 
 // joined returns the labels of the result of a binary operation.
