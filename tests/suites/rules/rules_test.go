@@ -79,7 +79,7 @@ func files(t *testing.T, pattern string) []string {
 	return names
 }
 
-func load(t *testing.T, file string, into any) {
+func load(t testing.TB, file string, into any) {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -93,7 +93,7 @@ func load(t *testing.T, file string, into any) {
 }
 
 // groups returns the groups of recording rules, on which others depend, and then the groups of alerts.
-func groups(t *testing.T) []group {
+func groups(t testing.TB) []group {
 	t.Helper()
 	var all []group
 	for _, name := range []string{"recording", "alerts"} {
@@ -104,7 +104,7 @@ func groups(t *testing.T) []group {
 	return all
 }
 
-func rules(t *testing.T) []rule {
+func rules(t testing.TB) []rule {
 	t.Helper()
 	var all []rule
 	for _, g := range groups(t) {
