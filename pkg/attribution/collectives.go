@@ -16,7 +16,7 @@ type CommunicatorShare struct {
 	model.Communicator
 }
 
-// CollectiveGapShare is a gap in the launches of an owner. If all launches are counted, the owner has one share with an empty gap.
+// CollectiveGapShare is a gap in the launches of an owner. If all launches are counted, the owner has a share with an empty gap.
 type CollectiveGapShare struct {
 	Owner int
 	Gap   model.CollectiveGap
@@ -78,12 +78,18 @@ func (o *users) collectiveGaps(s *model.Snapshot) []CollectiveGapShare {
 	}
 	shares := []CollectiveGapShare{}
 	for _, owner := range owners {
-		slices.Sort(gaps[owner])
-		for _, gap := range gaps[owner] {
-			if gap != "" || len(gaps[owner]) == 1 {
-				shares = append(shares, CollectiveGapShare{owner, gap})
-			}
+		for _, gap := range reported(gaps[owner]) {
+			shares = append(shares, CollectiveGapShare{owner, gap})
 		}
 	}
 	return shares
+}
+
+// reported sorts the gaps of an owner. The empty gap stays if all launches are counted: CollectiveBehind is only about how late they are.
+func reported(gaps []model.CollectiveGap) []model.CollectiveGap {
+	slices.Sort(gaps)
+	if slices.ContainsFunc(gaps, func(gap model.CollectiveGap) bool { return gap != "" && gap != model.CollectiveBehind }) {
+		return slices.DeleteFunc(gaps, func(gap model.CollectiveGap) bool { return gap == "" })
+	}
+	return gaps
 }

@@ -3,6 +3,7 @@
 package attribution
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -31,5 +32,20 @@ func TestJoin(t *testing.T) {
 	}
 	if first[1].Count != 2 {
 		t.Errorf("the fact became %+v", first)
+	}
+}
+
+// TestReportedGaps: launches are complete also while it is unknown how late they are, and not beside any other gap.
+func TestReportedGaps(t *testing.T) {
+	const lost, behind = model.CollectiveLost, model.CollectiveBehind
+	for _, tt := range []struct{ gaps, want []model.CollectiveGap }{
+		{[]model.CollectiveGap{""}, []model.CollectiveGap{""}},
+		{[]model.CollectiveGap{behind, ""}, []model.CollectiveGap{"", behind}},
+		{[]model.CollectiveGap{"", lost}, []model.CollectiveGap{lost}},
+		{[]model.CollectiveGap{lost, "", behind}, []model.CollectiveGap{behind, lost}},
+	} {
+		if d := cmp.Diff(tt.want, reported(slices.Clone(tt.gaps))); d != "" {
+			t.Errorf("%v: %s", tt.gaps, d)
+		}
 	}
 }
