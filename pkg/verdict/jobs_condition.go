@@ -23,7 +23,7 @@ var (
 		Summary:    "A rank launched fewer collectives than the other ranks on the node, which wait for it.",
 		Thresholds: []Threshold{{Of: "time since its last launch, without a known fault", Value: 600, Unit: "s"}},
 		Source:     "20 times --job.stall-after; with a known fault --job.stall-after",
-		Words:      map[string][]string{"operation": {"broadcast", "recv", "scatter", "send"}, "reason": {"graphs"}},
+		Words:      map[string][]string{"operation": {"broadcast", "recv", "scatter", "send"}, "reason": {"complete", "graphs"}},
 	}
 	jobMemberLate = &Condition{
 		Name: "JobMemberLate", Severity: Info, Window: lateParts * time.Minute, For: 5 * time.Minute,

@@ -188,6 +188,12 @@ func small(t *testing.T, dir, name string, rules ruleFile, test testFile, alerts
 			tested.Tests = append(tested.Tests, g)
 		}
 	}
+	return needed(t, dir, name, rules, tested, used)
+}
+
+// needed writes a file of tests with only the rules that it needs: rules with a name in used, and the rules that they use.
+func needed(t *testing.T, dir, name string, rules ruleFile, test testFile, used []string) string {
+	t.Helper()
 	// Alerts use recording rules, which use earlier recording rules.
 	var few ruleFile
 	for _, g := range slices.Backward(rules.Groups) {
@@ -203,10 +209,10 @@ func small(t *testing.T, dir, name string, rules ruleFile, test testFile, alerts
 		few.Groups = append(few.Groups, g)
 	}
 	slices.Reverse(few.Groups)
-	tested.RuleFiles = []string{"rules-" + name}
-	write(t, filepath.Join(dir, tested.RuleFiles[0]), few)
+	test.RuleFiles = []string{"rules-" + name}
+	write(t, filepath.Join(dir, test.RuleFiles[0]), few)
 	path := filepath.Join(dir, name)
-	write(t, path, tested)
+	write(t, path, test)
 	return path
 }
 
