@@ -87,8 +87,8 @@ func descending(a, b *float64) int {
 // maxMembers bounds the listed members of a job.
 const maxMembers = 5000
 
-// Members lists the members of a job: members that others wait for first, then outliers, then members with idle GPUs; nil if unknown. The caller has
-// called Enter.
+// Members lists the members of a job: members that others wait for first, then outliers, then members with idle GPUs; nil if
+// unknown. The caller has called Enter.
 func (r *Reader) Members(ctx context.Context, job JobName) (members []Member, problems []string) {
 	return r.members.get(ctx, job, r.now, func() ([]Member, []string, int) {
 		ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
