@@ -318,10 +318,12 @@ func TestVisits(t *testing.T) {
 	v.wait = time.Minute
 	last := leaves[len(leaves)-1]
 	leaves = leaves[:len(leaves)-1]
-	time.AfterFunc(10*time.Millisecond, last)
+	left := make(chan struct{})
+	time.AfterFunc(10*time.Millisecond, func() { last(); close(left) })
 	if !enter(2) {
 		t.Error("one that waits does not get the place that is free")
 	}
+	<-left
 	for _, leave := range leaves {
 		leave()
 	}
