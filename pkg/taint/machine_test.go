@@ -122,7 +122,7 @@ func (w *world) check(t *testing.T, o *Observation, changes []Change, refused []
 // observations, which the test keeps, says so.
 func TestMachine(t *testing.T) {
 	sets, clears, refused := 0, 0, 0
-	for seed := range uint64(50) {
+	for seed := range uint64(20) {
 		w := &world{r: rand.New(rand.NewPCG(seed, 0)), at: time.Unix(1e9, 0), faulty: map[Subject]bool{}, marks: map[Subject][]string{}}
 		m := NewMachine(limits)
 		for range 2000 {
