@@ -145,4 +145,6 @@ func subjects(o *Observation, marks map[Subject][]string) []Subject {
 	return slices.SortedFunc(maps.Keys(all), Subject.compare)
 }
 
-func (s Subject) String() string { return strings.TrimSpace(s.Node + " " + string(s.Kind) + " " + s.UUID) }
+func (s Subject) String() string {
+	return strings.TrimSpace(s.Node + " " + string(s.Kind) + " " + s.UUID)
+}
