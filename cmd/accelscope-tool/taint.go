@@ -30,15 +30,15 @@ func taintRun(ctx context.Context, c *config.TaintCommand, log *zap.Logger) erro
 	if err != nil {
 		return err
 	}
-	kubernetes, err := cluster.New(cluster.Options{URL: cmp.Or(c.URL, program.APIServer()), TokenFile: c.TokenFile, CAFile: c.CAFile})
-	if err != nil {
-		return err
-	}
 	o := taint.Options{
-		Prometheus: fleet.NewReader(prometheus), Cluster: kubernetes, Interval: c.Interval, Effect: c.Effect, DryRun: c.DryRun, Log: log.Named("taint"),
+		Prometheus: fleet.NewReader(prometheus), Interval: c.Interval, Effect: c.Effect, DryRun: c.DryRun, Log: log.Named("taint"),
 		Limits: taint.Limits{Set: c.SetAfter, Clear: c.ClearAfter, Gap: maxGap, MaxNodes: c.MaxNodes},
 	}
 	if err := o.Check(); err != nil {
+		return err
+	}
+	o.Cluster, err = cluster.New(cluster.Options{URL: cmp.Or(c.URL, program.APIServer()), TokenFile: c.TokenFile, CAFile: c.CAFile})
+	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)

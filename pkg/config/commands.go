@@ -68,7 +68,7 @@ type TaintCommand struct {
 	SetAfter   time.Duration `name:"taint.set-after" default:"30s" help:"Time for which an alert fires before a mark is set."`
 	ClearAfter time.Duration `name:"taint.clear-after" default:"10m" help:"Time for which the node is healthy before a mark is removed."`
 	MaxNodes   int           `name:"taint.max-nodes" default:"3" help:"Maximum nodes with marks; no further node is marked."`
-	Effect     string        `name:"taint.effect" enum:"NoSchedule,NoExecute" default:"NoSchedule" help:"Effect of device taints (${enum})."`
+	Effect     string        `name:"taint.effect" enum:"NoSchedule,NoExecute" default:"NoSchedule" help:"Device taints (${enum})."`
 	Interval   time.Duration `name:"interval" default:"15s" help:"Time between requests."`
 	URL        string        `name:"kubernetes.url" placeholder:"URL" help:"API server. Default in a pod: its cluster's."`
 	TokenFile  string        `name:"kubernetes.token-file" default:"${account}/token" placeholder:"FILE" help:"Bearer token."`

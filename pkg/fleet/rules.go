@@ -31,7 +31,7 @@ type RuleAlert struct {
 // Firing is the state of an alert that fires. Other states are pending, and inactive.
 const Firing = "firing"
 
-// Rules returns the rules of these names. An answer of which Prometheus says that parts are missing is an error.
+// Rules returns the rules of these names. If Prometheus says that parts of its answer are missing, Rules fails.
 func (r *Reader) Rules(ctx context.Context, names ...string) ([]Rule, error) {
 	u := *r.prometheus.query.JoinPath("../rules")
 	wanted := url.Values{"type": {"alert"}, "rule_name[]": names}
@@ -73,7 +73,7 @@ func (r *Reader) Rules(ctx context.Context, names ...string) ([]Rule, error) {
 // Heard are the times of the last answers of sensors, by node.
 type Heard struct{ Any, GPUs, HCAs map[string]time.Time }
 
-// Heard returns the sensors' last answers, and those that had GPUs and HCAs. Without one of the answers of Prometheus it fails.
+// Heard returns the sensors' last answers, and those that had GPUs and HCAs. If Prometheus leaves a query unanswered, Heard fails.
 func (r *Reader) Heard(ctx context.Context) (Heard, error) {
 	names := []string{"heard", "heard_gpus", "heard_hcas"}
 	a := r.ask(ctx, r.now(), maxState, queriesAtOnce, nil, names...)

@@ -146,7 +146,7 @@ func (l *Loop) apply(ctx context.Context, changes []Change) {
 		if !l.DryRun {
 			err = l.write(ctx, c)
 		}
-		l.say(c.Subject.String(), "a mark was not changed", text(err))
+		l.say(c.String(), "a mark was not changed", text(err))
 		if err != nil {
 			continue
 		}

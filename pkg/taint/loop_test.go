@@ -39,8 +39,10 @@ func newStage(t *testing.T, version string) *stage {
 		s.api.foreign[n] = []object{{"type": "Ready", "status": "True"}, {"type": "GPUProblem", "status": "True", "message": "of another"}}
 		s.api.slices = append(s.api.slices, object{"spec": object{
 			"driver": "gpu.nvidia.com", "nodeName": n, "pool": object{"name": n},
-			"devices": []object{{"name": "gpu-0", "attributes": object{"uuid": object{"string": "GPU-0"}, "index": object{"int": 0}}},
-				{"name": "gpu-1", "attributes": object{"uuid": object{"string": "GPU-1"}}}},
+			"devices": []object{
+				{"name": "gpu-0", "attributes": object{"uuid": object{"string": "GPU-0"}, "index": object{"int": 0}}},
+				{"name": "gpu-1", "attributes": object{"uuid": object{"string": "GPU-1"}}},
+			},
 		}})
 	}
 	s.api.rules["theirs"] = object{"metadata": object{"name": "theirs", "uid": "1"}}
@@ -52,8 +54,10 @@ func newStage(t *testing.T, version string) *stage {
 func (s *stage) restart() {
 	core, logs := observer.New(zapcore.DebugLevel)
 	s.logs = logs
-	s.loop = NewLoop(Options{Prometheus: s.prom, Cluster: s.api.connect(s.t), Limits: limits, Interval: 15 * time.Second,
-		Effect: "NoSchedule", DryRun: s.dry, Log: zap.New(core)})
+	s.loop = NewLoop(Options{
+		Prometheus: s.prom, Cluster: s.api.connect(s.t), Limits: limits, Interval: 15 * time.Second,
+		Effect: "NoSchedule", DryRun: s.dry, Log: zap.New(core),
+	})
 	s.loop.now = func() time.Time { return s.at }
 }
 
@@ -79,8 +83,10 @@ func (s *stage) marks() (all []string) {
 		}
 		spec := r["spec"].(object)
 		of, taint := spec["deviceSelector"].(object), spec["taint"].(object)
-		all = append(all, strings.Join([]string{of["driver"].(string), of["pool"].(string), of["device"].(string), taint["key"].(string),
-			taint["value"].(string), taint["effect"].(string)}, " "))
+		all = append(all, strings.Join([]string{
+			of["driver"].(string), of["pool"].(string), of["device"].(string), taint["key"].(string),
+			taint["value"].(string), taint["effect"].(string),
+		}, " "))
 	}
 	slices.Sort(all)
 	return all

@@ -66,8 +66,8 @@ type Machine struct {
 // NewMachine returns a machine that knows nothing yet.
 func NewMachine(l Limits) *Machine { return &Machine{limits: l, since: map[Subject]time.Time{}} }
 
-// Step returns the wanted changes of marks, which are given with their verdicts, and the subjects that are not marked because MaxNodes nodes
-// are. A nil observation says nothing about any subject.
+// Step returns the wanted changes of marks, which are given with their verdicts, and the subjects that are not marked because MaxNodes
+// nodes are marked. A nil observation says nothing about any subject.
 func (m *Machine) Step(o *Observation, marks map[Subject][]string) (changes []Change, refused []Subject) {
 	if o == nil {
 		clear(m.since)

@@ -4,7 +4,6 @@ package taint
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -111,7 +110,7 @@ func judging(rules []fleet.Rule, at time.Time) (known map[Kind]bool, problems []
 		}
 	}
 	if len(missing) > 0 {
-		problems = []string{fmt.Sprintf("rules that Prometheus does not evaluate: %s", strings.Join(slices.Sorted(maps.Keys(missing)), ", "))}
+		problems = []string{"rules that Prometheus does not evaluate: " + strings.Join(slices.Sorted(maps.Keys(missing)), ", ")}
 	}
 	return known, problems
 }

@@ -120,8 +120,13 @@ func TestObserve(t *testing.T) {
 		{"two verdicts", fake{heard: heard(at, "n1"), alerts: map[string][]fleet.RuleAlert{
 			"GPULost": {alert("firing", "instance=n1"), alert("firing", "instance=n1 x=y")}, "GPUGone": {alert("firing", "instance=n1")},
 		}}, map[Subject][]string{gpu: {"GPUGone", "GPULost"}}, nil, judged},
-		{"pending", fake{heard: heard(at, "n1"), alerts: map[string][]fleet.RuleAlert{"RDMAPortDown": {alert("pending", "instance=n1 device=mlx5_0")}}},
-			nil, map[Subject]bool{{Node: "n1", Kind: RDMA}: true}, judged},
+		{
+			"pending",
+			fake{heard: heard(at, "n1"), alerts: map[string][]fleet.RuleAlert{"RDMAPortDown": {alert("pending", "instance=n1 device=mlx5_0")}}},
+			nil,
+			map[Subject]bool{{Node: "n1", Kind: RDMA}: true},
+			judged,
+		},
 		{"an older alert of a sensor that is down", fake{alerts: lost}, nil, map[Subject]bool{gpu: true, device: true}, nil},
 		{"an answer of 5 minutes ago", fake{heard: heard(at.Add(-5*time.Minute), "n1")}, nil, nil, nil},
 		{"a clock that is ahead", fake{heard: heard(at.Add(time.Hour), "n1")}, nil, nil, nil},

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster reads and writes the marks of a Kubernetes cluster: node conditions (nodes.go) and DeviceTaintRules (devices.go). It changes
-// only what has its own condition types, field manager and label.
+// Package cluster reads and writes the marks of a Kubernetes cluster: node conditions (nodes.go) and DeviceTaintRules (devices.go). It
+// changes only what has its own condition types, field manager and label.
 //
-// It sends requests of its own: client-go adds 20 MB and 30 modules to the program for these seven requests.
+// It sends its few requests itself: the smallest program with client-go's clients for them has 26 MB, accelscope-tool has 17 MB.
 package cluster
 
 import (
@@ -48,7 +48,7 @@ type Cluster struct {
 func New(o Options) (*Cluster, error) {
 	base, err := url.Parse(o.URL)
 	if err != nil || base.Scheme != "https" || base.Host == "" || base.User != nil {
-		return nil, fmt.Errorf("API server %q: want https://HOST:PORT", o.URL)
+		return nil, errors.New("API server: want https://HOST:PORT") // the URL may contain a password
 	}
 	client, err := config.NewClientFromConfig(config.HTTPClientConfig{
 		Authorization: &config.Authorization{Type: "Bearer", CredentialsFile: o.TokenFile},

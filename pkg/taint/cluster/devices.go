@@ -111,14 +111,17 @@ func (c *Cluster) Taint(ctx context.Context, d *Devices, node, uuid, effect stri
 	}
 	r := &rule{APIVersion: "resource.k8s.io/" + d.rules, Kind: "DeviceTaintRule"}
 	r.Metadata = metadata{
-		Name:        fmt.Sprintf("accelscope-%x", sha256.Sum256([]byte(node+"/"+uuid)))[:len("accelscope-")+16],
-		Labels:      map[string]string{managedBy: manager},
-		Annotations: map[string]string{annotation + "node": node, annotation + "device": uuid, annotation + "verdicts": strings.Join(verdicts, separator)},
+		Name:   fmt.Sprintf("accelscope-%x", sha256.Sum256([]byte(node+"/"+uuid)))[:len("accelscope-")+16],
+		Labels: map[string]string{managedBy: manager},
+		Annotations: map[string]string{
+			annotation + "node": node, annotation + "device": uuid, annotation + "verdicts": strings.Join(verdicts, separator),
+		},
 	}
 	r.Spec.DeviceSelector = *device
 	r.Spec.Taint = taint{Key: taintKey, Value: verdicts[0][:min(len(verdicts[0]), taintValues)], Effect: effect}
 	made := &rule{}
-	err = c.do(ctx, http.MethodPost, group+"/"+d.rules+"/devicetaintrules", url.Values{"fieldManager": {manager}}, r, "application/json", made)
+	path := group + "/" + d.rules + "/devicetaintrules"
+	err = c.do(ctx, http.MethodPost, path, url.Values{"fieldManager": {manager}}, r, "application/json", made)
 	return ownTaint(made), err
 }
 

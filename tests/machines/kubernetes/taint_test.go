@@ -164,7 +164,7 @@ func startTaint(t *testing.T, v *verdicts) {
 	})
 }
 
-// marked waits for the marks of the node and of its GPU, or that there are none. What others made must be there.
+// marked waits for the marks of the node and of its GPU, or that both are unmarked. What others made must be there.
 func marked(t *testing.T, yes bool) {
 	t.Helper()
 	want := map[string]float64{"Ready True KubeletReady": 1, "GPUProblem True Theirs": 1, "rule other.example.com//": 1}
