@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,6 +20,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/accelscope/accelscope/tests/fakes/nvml"
 )
@@ -98,10 +98,22 @@ kind: ResourceClaimTemplate
 metadata: {name: one, namespace: taint}
 spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: sick.example.com}}]}}}
 ---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: user, namespace: taint}
+spec:
+  selector: {matchLabels: {app: user}}
+  template:
+    metadata: {labels: {app: user}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      resourceClaims: [{name: gpu, resourceClaimTemplateName: one}]
+      containers:
+      - {name: main, IMAGE, SLEEP, resources: {claims: [{name: gpu}]}}
 `
 
-// testTaint has accelscope taint mark the node and a GPU, with the account of its manifests, by what a stand-in of Prometheus answers. The
-// scheduler leaves the GPU out. Without an answer nothing changes, and what others made stays.
+// testTaint has accelscope taint mark the node and a GPU, with the account of its manifests, by what a stand-in of Prometheus answers. The pod
+// that has the GPU is replaced by a pod with the other GPU. Without an answer nothing changes, and what others made stays.
 func testTaint(t *testing.T) {
 	makeNamespace(t, "taint")
 	applyOverlay(t, "privileged")
@@ -117,8 +129,18 @@ func testTaint(t *testing.T) {
 	}
 	same(t, "permissions", func(context.Context) (map[string]float64, error) { return want, nil }, permissions(taintAccount))
 
-	startDriver(t, "sick.example.com", []draDevice{{Name: "gpu-0", Attributes: map[string]string{"uuid": nvml.UUID(0)}}})
-	apply(t, taintYAML)
+	var devices []draDevice
+	for n := range 2 {
+		devices = append(devices, draDevice{Name: fmt.Sprint("gpu-", n), Attributes: map[string]string{"uuid": nvml.UUID(n)}})
+	}
+	startDriver(t, "sick.example.com", devices)
+	apply(t, withImage(taintYAML))
+	t.Cleanup(func() {
+		if _, err := running.kubectl(context.Background(), "--namespace=taint", "delete", "deployment", "user", "--timeout=1m"); err != nil {
+			t.Error(err)
+		}
+		removePods(t, "taint")
+	})
 	foreign := `{"status": {"conditions": [{"type": "GPUProblem", "status": "True", "reason": "Theirs", "message": "of another"}]}}`
 	if _, err := running.kubectl(t.Context(), "patch", "node", nodeName, "--subresource=status", "--patch="+foreign); err != nil {
 		t.Fatal(err)
@@ -126,20 +148,39 @@ func testTaint(t *testing.T) {
 	v := &verdicts{}
 	startTaint(t, v)
 	v.asked(t, 10)
-	marked(t, false)
-
-	v.set(nvml.UUID(0), false)
-	marked(t, true)
-	apply(t, podYAML("taint", "user", "  resourceClaims: [{name: gpu, resourceClaimTemplateName: one}]\n  containers:\n"+
-		"  - {name: main, IMAGE, SLEEP, resources: {claims: [{name: gpu}]}}\n"))
-	t.Cleanup(func() { removePods(t, "taint") })
-	until(t, "the scheduler finds no GPU", func(ctx context.Context) error { return scheduled(ctx, false) })
+	marked(t, -1)
+	sick := given(t, -1)
+	v.set(nvml.UUID(sick), false)
+	marked(t, sick)
+	given(t, sick)
 	v.set("", true)
 	v.asked(t, 20)
-	marked(t, true)
+	marked(t, sick)
 	v.set("", false)
-	marked(t, false)
-	until(t, "the pod has the GPU", func(ctx context.Context) error { return scheduled(ctx, true) })
+	marked(t, -1)
+}
+
+// given waits until the pod has a GPU, but not the sick GPU, and returns its number.
+func given(t *testing.T, sick int) (n int) {
+	t.Helper()
+	until(t, "a GPU of the pod", func(ctx context.Context) error {
+		var claims resourcev1.ResourceClaimList
+		if err := running.get(ctx, "/apis/resource.k8s.io/v1/namespaces/taint/resourceclaims", &claims); err != nil {
+			return err
+		}
+		for i := range claims.Items {
+			c := &claims.Items[i]
+			if c.DeletionTimestamp != nil || c.Status.Allocation == nil {
+				continue
+			}
+			name := c.Status.Allocation.Devices.Results[0].Device
+			if _, err := fmt.Sscanf(name, "gpu-%d", &n); err == nil && n != sick {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d claims, GPU %d", len(claims.Items), n)
+	})
+	return n
 }
 
 func startTaint(t *testing.T, v *verdicts) {
@@ -153,7 +194,7 @@ func startTaint(t *testing.T, v *verdicts) {
 	}
 	d := running.daemon(filepath.Join(repository(), "bin/accelscope-tool"), "taint", "--prometheus="+prometheus.URL, "--no-taint.dry-run",
 		"--kubernetes.url=https://"+nodeIP+":6443", "--kubernetes.token-file="+file, "--kubernetes.ca-file="+running.pki("ca.crt"),
-		"--interval=1s", "--taint.set-after=3s", "--taint.clear-after=6s", "--web.listen-address=127.0.0.1:9853")
+		"--taint.effect=NoExecute", "--interval=1s", "--taint.set-after=3s", "--taint.clear-after=6s", "--web.listen-address=127.0.0.1:9853")
 	d.log = filepath.Join(running.dir, "taint.log")
 	if err := d.start(); err != nil {
 		t.Fatal(err)
@@ -164,13 +205,13 @@ func startTaint(t *testing.T, v *verdicts) {
 	})
 }
 
-// marked waits for the marks of the node and of its GPU, or that both are unmarked. What others made must be there.
-func marked(t *testing.T, yes bool) {
+// marked waits for the marks of the node and of this GPU, or (-1) that nothing is marked. What others made must be there.
+func marked(t *testing.T, sick int) {
 	t.Helper()
 	want := map[string]float64{"Ready True KubeletReady": 1, "GPUProblem True Theirs": 1, "rule other.example.com//": 1}
-	if yes {
+	if sick >= 0 {
 		want["AccelscopeGPUProblem True CriticalVerdict"] = 1
-		want["rule sick.example.com/"+nodeName+"/gpu-0"] = 1
+		want[fmt.Sprintf("rule sick.example.com/%s/gpu-%d", nodeName, sick)] = 1
 	}
 	same(t, "marks", func(context.Context) (map[string]float64, error) { return want, nil }, func(ctx context.Context) (map[string]float64, error) {
 		got := map[string]float64{}
@@ -195,20 +236,4 @@ func marked(t *testing.T, yes bool) {
 		}
 		return got, err
 	})
-}
-
-// scheduled returns an error unless the scheduler has placed the pod, or has refused it.
-func scheduled(ctx context.Context, yes bool) error {
-	var pod corev1.Pod
-	if err := running.get(ctx, "/api/v1/namespaces/taint/pods/user", &pod); err != nil {
-		return err
-	}
-	status := corev1.ConditionFalse
-	if yes {
-		status = corev1.ConditionTrue
-	}
-	if !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled && c.Status == status }) {
-		return fmt.Errorf("%+v", pod.Status.Conditions)
-	}
-	return nil
 }
