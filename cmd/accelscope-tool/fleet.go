@@ -29,11 +29,16 @@ func fleetRun(ctx context.Context, c *config.FleetCommand, log *zap.Logger) erro
 	if err != nil {
 		return err
 	}
+	return serve(ctx, c.ListenFlags, routes, log)
+}
+
+// serve serves routes until ctx ends.
+func serve(ctx context.Context, f config.ListenFlags, routes map[string]http.Handler, log *zap.Logger) error {
 	mux := http.NewServeMux()
 	for pattern, handler := range routes {
 		mux.Handle(pattern, handler)
 	}
-	server, err := httpserver.Start(c.ListenFlags, mux, answers, httpserver.NewClients(log.Named("http")), log)
+	server, err := httpserver.Start(f, mux, answers, httpserver.NewClients(log.Named("http")), log)
 	if err != nil {
 		return err
 	}

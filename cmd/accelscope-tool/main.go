@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command accelscope-tool has the commands that only ask a running sensor, its node or Prometheus. Users start it as accelscope top, fleet,
-// peers, topo, gpu, inventory and check node: accelscope executes the accelscope-tool in its own directory.
+// taint, peers, topo, gpu, inventory and check node: accelscope executes the accelscope-tool in its own directory.
 package main
 
 import (
@@ -48,5 +48,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer func() { _ = log.Sync() }() // a terminal refuses it
+	if command == "taint" {
+		return taintRun(ctx, &c.Taint, log)
+	}
 	return fleetRun(ctx, &c.Fleet, log)
 }

@@ -60,6 +60,22 @@ type FleetCommand struct {
 	ListenFlags
 }
 
+// TaintCommand has the flags of taint.
+type TaintCommand struct {
+	Prometheus string `name:"prometheus" required:"" placeholder:"URL" help:"Prometheus with accelscope's series and rules."`
+	PrometheusFlags
+	DryRun     bool          `name:"taint.dry-run" negatable:"" default:"true" help:"Only log what would be changed."`
+	SetAfter   time.Duration `name:"taint.set-after" default:"30s" help:"Time for which an alert fires before a mark is set."`
+	ClearAfter time.Duration `name:"taint.clear-after" default:"10m" help:"Time for which the node is healthy before a mark is removed."`
+	MaxNodes   int           `name:"taint.max-nodes" default:"3" help:"Maximum nodes with marks; no further node is marked."`
+	Effect     string        `name:"taint.effect" enum:"NoSchedule,NoExecute" default:"NoSchedule" help:"Device taints (${enum})."`
+	Interval   time.Duration `name:"interval" default:"15s" help:"Time between requests."`
+	URL        string        `name:"kubernetes.url" placeholder:"URL" help:"API server. Default in a pod: its cluster's."`
+	TokenFile  string        `name:"kubernetes.token-file" default:"${account}/token" placeholder:"FILE" help:"Bearer token."`
+	CAFile     string        `name:"kubernetes.ca-file" default:"${account}/ca.crt" placeholder:"FILE" help:"CA of the API server."`
+	ListenFlags
+}
+
 // PeersCommand has the flags of peers.
 type PeersCommand struct {
 	URL      string `name:"url" default:"http://127.0.0.1:9847" help:"Sensor URL, optionally http://USER:PASSWORD@HOST."`

@@ -40,6 +40,7 @@ type CLI struct {
 	Check     CheckCommand     `cmd:"" help:"Check the configuration, or the node."`
 	Top       TopCommand       `cmd:"" tool:"" help:"Show a running sensor's workloads and their devices."`
 	Fleet     FleetCommand     `cmd:"" tool:"" set:"listen=:9851" help:"Show all nodes in a browser, from Prometheus."`
+	Taint     TaintCommand     `cmd:"" tool:"" set:"listen=:9853" help:"Mark sick Kubernetes nodes and GPUs, from Prometheus."`
 	Peers     PeersCommand     `cmd:"" tool:"" help:"Show a running sensor's connections between workloads and remote ports."`
 	Topo      TopoCommand      `cmd:"" tool:"" help:"Show the distance between GPUs and HCAs, and their workloads."`
 	GPU       GPUCommand       `cmd:"" tool:"" name:"gpu" help:"Release a running sensor's GPUs for maintenance."`
@@ -233,7 +234,8 @@ const podInterfaces = "(veth|cali|lxc|azv).*"
 // flagVars are the variables in the tags of flags.
 var flagVars = kong.Vars{
 	"podinterfaces": podInterfaces, "compat": strings.Join(metrics.CompatSets(), ","), "socket": DefaultSocket,
-	"listen": ":9847", // the page of all nodes has another default
+	"listen":  ":9847", // the page of all nodes has another default
+	"account": "/var/run/secrets/kubernetes.io/serviceaccount",
 }
 
 // Parse reads args, the environment and the configuration file. It returns the name of the command with its subcommands, or ErrOtherProgram

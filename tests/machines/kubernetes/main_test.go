@@ -124,6 +124,7 @@ func TestKubernetes(t *testing.T) {
 	t.Run("runtime", testRuntimeUpgrade)
 	t.Run("claims", testClaims) // with the containerd 2 of "runtime": the older one does not know CDI
 	t.Run("network claims", testNetworkClaims)
+	t.Run("taint", testTaint)
 	t.Run("lives", testLives)
 	t.Run("reboot", testReboot)
 	t.Run("rollout", testRollout)

@@ -18,16 +18,17 @@ import (
 	"testing"
 )
 
+// own is what every account may do: ask what it may do.
+var own = map[string]float64{
+	"selfsubjectreviews.authentication.k8s.io [create]": 1, "selfsubjectaccessreviews.authorization.k8s.io [create]": 1,
+	"selfsubjectrulesreviews.authorization.k8s.io [create]": 1,
+}
+
 const account = "system:serviceaccount:accelscope:accelscope"
 
 // testPermissions asks the API server what the sensor's account may do, and the kubelet with the sensor's token, with the manifests
 // alone and with the components that add permissions.
 func testPermissions(t *testing.T) {
-	// What every account may do: ask what it may do.
-	own := map[string]float64{
-		"selfsubjectreviews.authentication.k8s.io [create]": 1, "selfsubjectaccessreviews.authorization.k8s.io [create]": 1,
-		"selfsubjectrulesreviews.authorization.k8s.io [create]": 1,
-	}
 	const ok, inContainer = http.StatusOK, "/containerLogs/kube-system/none/none"
 	least := map[string]int{"/pods": ok, "/runningpods/": ok, "/stats/summary": ok}
 	for _, test := range []struct {
@@ -50,7 +51,7 @@ func testPermissions(t *testing.T) {
 			for _, r := range test.granted {
 				want[r] = 1
 			}
-			same(t, "permissions", func(context.Context) (map[string]float64, error) { return want, nil }, permissions)
+			same(t, "permissions", func(context.Context) (map[string]float64, error) { return want, nil }, permissions(account))
 			token := filepath.Join(t.TempDir(), "token")
 			if err := running.writeToken(t.Context(), token); err != nil {
 				t.Fatal(err)
@@ -72,17 +73,19 @@ func testPermissions(t *testing.T) {
 	applyOverlay(t, "privileged") // without the components
 }
 
-// permissions returns the resources that kubectl auth can-i lists for the sensor's account, with the verbs.
-func permissions(ctx context.Context) (map[string]float64, error) {
-	out, err := running.kubectl(ctx, "auth", "can-i", "--list", "--no-headers", "--as="+account, "--namespace=accelscope")
-	all := map[string]float64{}
-	for line := range strings.Lines(out) {
-		resource, verbs, _ := strings.Cut(line, " ")
-		if resource != "" { // else a path, such as /version
-			all[resource+" "+verbs[strings.LastIndex(verbs, "["):strings.LastIndex(verbs, "]")+1]] = 1
+// permissions returns the resources that kubectl auth can-i lists for an account, with the verbs.
+func permissions(account string) func(context.Context) (map[string]float64, error) {
+	return func(ctx context.Context) (map[string]float64, error) {
+		out, err := running.kubectl(ctx, "auth", "can-i", "--list", "--no-headers", "--as="+account, "--namespace=accelscope")
+		all := map[string]float64{}
+		for line := range strings.Lines(out) {
+			resource, verbs, _ := strings.Cut(line, " ")
+			if resource != "" { // else a path, such as /version
+				all[resource+" "+verbs[strings.LastIndex(verbs, "["):strings.LastIndex(verbs, "]")+1]] = 1
+			}
 		}
+		return all, err
 	}
-	return all, err
 }
 
 // askKubelet requests a path of the kubelet with a token.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // TestFleet: the pod that shows all nodes has no privilege, no token and nothing of its node.
@@ -26,16 +27,20 @@ func TestFleet(t *testing.T) {
 				t.Errorf("%s: the volume %+v is no Secret", name, v)
 			}
 		}
-		s := p.Containers[0].SecurityContext
-		switch {
-		case s.RunAsNonRoot == nil || !*s.RunAsNonRoot || s.RunAsUser == nil || *s.RunAsUser == 0:
-			t.Errorf("%s: it runs as root", name)
-		case s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || s.Privileged != nil && *s.Privileged:
-			t.Errorf("%s: it may gain privileges", name)
-		case s.Capabilities == nil || len(s.Capabilities.Drop) != 1 || s.Capabilities.Drop[0] != "ALL" || len(s.Capabilities.Add) > 0:
-			t.Errorf("%s: capabilities %+v", name, s.Capabilities)
-		case s.SeccompProfile == nil || s.SeccompProfile.Type != "RuntimeDefault":
-			t.Errorf("%s: seccomp %+v", name, s.SeccompProfile)
-		}
+		withoutPrivileges(t, name, p.Containers[0].SecurityContext)
+	}
+}
+
+func withoutPrivileges(t *testing.T, name string, s *corev1.SecurityContext) {
+	t.Helper()
+	switch {
+	case s.RunAsNonRoot == nil || !*s.RunAsNonRoot || s.RunAsUser == nil || *s.RunAsUser == 0:
+		t.Errorf("%s: it runs as root", name)
+	case s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || s.Privileged != nil && *s.Privileged:
+		t.Errorf("%s: it may gain privileges", name)
+	case s.Capabilities == nil || len(s.Capabilities.Drop) != 1 || s.Capabilities.Drop[0] != "ALL" || len(s.Capabilities.Add) > 0:
+		t.Errorf("%s: capabilities %+v", name, s.Capabilities)
+	case s.SeccompProfile == nil || s.SeccompProfile.Type != "RuntimeDefault":
+		t.Errorf("%s: seccomp %+v", name, s.SeccompProfile)
 	}
 }

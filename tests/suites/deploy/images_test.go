@@ -26,6 +26,7 @@ func TestVersion(t *testing.T) {
 		"kubernetes/overlays/privileged/kustomization.yaml":   {`\bnewTag: .*`, "newTag: " + version},
 		"kubernetes/overlays/capabilities/kustomization.yaml": {`\bnewTag: .*`, "newTag: " + version},
 		"kubernetes/overlays/fleet/kustomization.yaml":        {`\bnewTag: .*`, "newTag: " + version},
+		"kubernetes/overlays/taint/kustomization.yaml":        {`\bnewTag: .*`, "newTag: " + version},
 		"kubernetes/overlays/fabric/kustomization.yaml":       {`\bnewTag: .*`, "newTag: " + version + "-fabric"},
 		"docker/compose.yaml":                                 {`\bACCELSCOPE_IMAGE:-.*`, "ACCELSCOPE_IMAGE:-accelscope:" + version + "}"},
 	} {

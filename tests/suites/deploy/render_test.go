@@ -98,6 +98,7 @@ func TestHelmMatchesKustomize(t *testing.T) {
 	all := kustomize(t, "overlays/capabilities", components...)
 	maps.Copy(all, fabric)
 	maps.Copy(all, kustomize(t, "overlays/fleet"))
+	maps.Copy(all, kustomize(t, "overlays/taint"))
 	for _, tt := range []struct {
 		name      string
 		kustomize Objects
@@ -105,7 +106,7 @@ func TestHelmMatchesKustomize(t *testing.T) {
 	}{
 		{"privileged", kustomize(t, "overlays/privileged"), ""},
 		{"capabilities", kustomize(t, "overlays/capabilities"), "mode: capabilities"},
-		{"everything", all, "mode: capabilities\nfabric: {enabled: true}\nfleet: {enabled: true}\n" + monitors},
+		{"everything", all, "mode: capabilities\nfabric: {enabled: true}\nfleet: {enabled: true}\ntaint: {enabled: true}\n" + monitors},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			chart := helm(t, tt.values)
@@ -329,6 +330,7 @@ func TestSeed(t *testing.T) {
 func TestPods(t *testing.T) {
 	for name, o := range map[string]Objects{
 		"privileged": kustomize(t, "overlays/privileged"), "fabric": kustomize(t, "overlays/fabric"), "fleet": kustomize(t, "overlays/fleet"),
+		"taint": kustomize(t, "overlays/taint"), "chart's taint": helm(t, "taint: {enabled: true}"),
 		"capabilities": kustomize(t, "overlays/capabilities", components...),
 		"chart":        helm(t, "fabric: {enabled: true}\n"+monitors), "chart's fleet": helm(t, "fleet: {enabled: true}"),
 		"web": helm(t, "fabric: {enabled: true}\nfleet: {enabled: true, configSecret: z}\nweb: {configSecret: x}"),

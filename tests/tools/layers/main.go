@@ -95,6 +95,8 @@ var plants = map[string]plant{
 	"web":                     {"pkg/web/planted.go", module + "pkg/engine"},
 	"fleet-page":              {"pkg/fleet/page/planted.go", module + "pkg/engine"},
 	"pages":                   {"pkg/pages/planted.go", module + "pkg/engine"},
+	"taint":                   {"pkg/taint/planted.go", module + "pkg/engine"},
+	"cluster":                 {"pkg/taint/cluster/planted.go", module + "pkg/fleet"},
 	"top":                     {"pkg/top/planted.go", module + "gen"},
 	"config":                  {"pkg/config/planted.go", module + "pkg/engine"},
 	"program":                 {"pkg/program/planted.go", module + "pkg/model"},

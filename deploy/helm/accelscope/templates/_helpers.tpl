@@ -20,6 +20,11 @@ app.kubernetes.io/name: accelscope-fleet
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- define "accelscope.taintSelector" -}}
+app.kubernetes.io/name: accelscope-taint
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{- define "accelscope.chartLabels" -}}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
