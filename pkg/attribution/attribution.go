@@ -151,7 +151,7 @@ const unattributed = 0
 // their coverage.
 func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic func(*Attribution)) Attribution {
 	a := Attribution{ids: []identity.OwnerID{identity.Unattributed}, index: map[identity.OwnerID]int{}}
-	o := &users{owners, &a}
+	o := &users{owners, &a, c.IdleToNobody}
 	objects := o.objects(s)
 	a.Registered = o.registered(s)
 	a.RDMACgroups = o.rdmaCgroups(s)
@@ -185,7 +185,8 @@ func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic f
 
 type users struct {
 	*identity.Table
-	a *Attribution
+	a            *Attribution
+	idleToNobody bool
 }
 
 func (o *users) ofCgroup(id model.CgroupID) int        { return o.a.Use(o.Of(id)) }

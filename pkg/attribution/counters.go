@@ -30,6 +30,9 @@ type CounterShares struct {
 
 // Counters holds a Tracker for each counter. The zero Counters is ready to use. It is not safe for concurrent use.
 type Counters struct {
+	// IdleToNobody leaves the idle part of the energy of GPUs unattributed. It does not change.
+	IdleToNobody bool
+
 	all       []counter
 	faults    faultLedger
 	energy    energyLedger

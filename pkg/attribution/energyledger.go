@@ -132,7 +132,7 @@ func (o *users) settleEnergy(e *gpuEnergy, g *model.GPU, s *model.Snapshot, coun
 		method = EnergyExclusive
 	}
 	idle := model.Optional{Value: e.idle.Value * took * 1000, Known: e.idle.Known}
-	e.credit(grown, divideEnergy(grown, idle, users), users, energyAccount{method: method, since: e.at, round: o.Round()})
+	e.credit(grown, divideEnergy(grown, idle, users, o.idleToNobody), users, energyAccount{method: method, since: e.at, round: o.Round()})
 	e.counter, e.at, e.read, e.low, e.listed, e.active = counter, s.Counted, g.EnergyRead, 0, listed, active
 }
 

@@ -35,7 +35,9 @@ type Options struct {
 	Reuse time.Duration
 	// Inventory, if not nil, compares each refresh with the devices that the node had.
 	Inventory Inventory
-	Logger    *zap.Logger
+	// IdleToNobody: see attribution.Counters.
+	IdleToNobody bool
+	Logger       *zap.Logger
 }
 
 // An Inventory knows which devices the node had. Compare adds missing and degraded devices to the facts of a refresh.
@@ -109,7 +111,7 @@ func New(o Options) *Engine {
 	return &Engine{
 		reuse: o.Reuse, inventory: o.Inventory, log: o.Logger, base: base, stop: stop,
 		states: stateLogger{log: o.Logger}, expired: map[model.CgroupID]bool{},
-		dropped: map[Dropped]uint64{},
+		dropped: map[Dropped]uint64{}, counters: attribution.Counters{IdleToNobody: o.IdleToNobody},
 	}
 }
 
