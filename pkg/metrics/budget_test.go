@@ -141,7 +141,7 @@ func using(cards model.Snapshot) func(context.Context) (model.Snapshot, error) {
 	}
 }
 
-// working returns a reader of cgroups of which the first ones use CPU time between readings. The source reads no others
+// working returns a reader of cgroups. The first cgroups use CPU time between readings: the source reads no others
 // under ScopeAccelerated.
 func working(usage model.Snapshot, accelerated int) func(context.Context) (model.Snapshot, error) {
 	readings := 0

@@ -17,9 +17,7 @@ import (
 var containerNotes = []string{
 	"Names and units are cAdvisor's.",
 	"`container_cpu_usage_seconds_total`: `cpu` is always `total`.",
-	"`container_cpu_energy_joules_total`: `domain` is `package` or `dram`, `method` `cpu_time` or, with several packages, " +
-		"`cpu_time_node`: [how energy is divided](../docs/limits.md#energy-of-cpus). Shares, with the unattributed share (empty " +
-		"`method`), add up to what `node_rapl_<zone>_joules_total` grew by since the first scrape.",
+	"`container_cpu_energy_joules_total`: `package` or `dram`, [divided](../docs/limits.md#energy-of-cpus).",
 	"`container_spec_cpu_quota` and the `container_cpu_cfs` families are absent without a CPU quota. " +
 		"`container_spec_cpu_shares` is converted from cgroup v2's weight.",
 	"`container_memory_failures_total`: `scope` is `container` or `hierarchy` (with all cgroups below). On cgroup v2 both are " +

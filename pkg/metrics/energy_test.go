@@ -67,7 +67,7 @@ func TestEnergyOfWorkloads(t *testing.T) {
 	})
 }
 
-// TestCPUEnergyOfWorkloads: a package uses 100 J in 10 s of two CPUs, of which a workload has 3 s and another 1 s. A third workload
+// TestCPUEnergyOfWorkloads: a package uses 100 J in 10 s. A workload has 3 s and another 1 s of the 20 s of two CPUs. A third workload
 // begins later.
 func TestCPUEnergyOfWorkloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
