@@ -57,10 +57,10 @@ func (c *cpuTime) grow(zone string, µJ uint64) {
 
 // read lets 10 s pass and reads everything.
 func (c *cpuTime) read() map[string]uint64 {
-	c.facts.Usages = []model.Usage{}
+	c.Usages = []model.Usage{}
 	for id := range model.CgroupID(10) {
 		if u := c.used[id]; u != nil {
-			c.facts.Usages = append(c.facts.Usages, *u)
+			c.Usages = append(c.Usages, *u)
 		}
 	}
 	n := c.node()
@@ -192,7 +192,7 @@ func TestCPUEnergy(t *testing.T) {
 			c.read()
 			c.use(1, 50)
 			c.node().EnergyRead = c.now
-			c.facts.Usages = nil
+			c.Usages = nil
 			c.attribute()
 			c.grow("package0", 2000)
 			return c.read()
@@ -276,7 +276,7 @@ func TestCPUEnergyAbsent(t *testing.T) {
 	for range 2 {
 		c.read()
 		c.counters = Counters{}
-		c.facts.Usages = nil
+		c.Usages = nil
 		if got := c.attribute(); len(got) != 0 {
 			t.Errorf("without usage: %v", got)
 		}

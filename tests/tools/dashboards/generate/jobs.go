@@ -111,10 +111,10 @@ func jobTotals() row {
 func jobEnergy() row {
 	const gpus, cpus = "container_gpu_energy_joules_total", "container_cpu_energy_joules_total"
 	idle := "(" + selected(gpus) + " and on (instance, workload, container_id, uuid) container_gpu_processes" + sel(inNamespace) + " == 0)"
-	kWh := func(legend, expr string) query {
-		return query{expr: top(50, total(expr)), legend: legend}
+	kWh := func(legend, expr string) query { return query{expr: top(50, total(expr)), legend: legend} }
+	used := func(counter string) string {
+		return "increase(" + counter + sel(inNamespace, `workload!=""`) + "[$__range]) / 3.6e6"
 	}
-	used := func(counter string) string { return "increase(" + counter + sel(inNamespace, `workload!=""`) + "[$__range]) / 3.6e6" }
 	return row{"Energy", []panel{
 		graph("Power of jobs", "Power of GPUs, of GPUs without a process of the job (held idle), and of CPUs with their memory. Idle CPUs, fans "+
 			"and the rest of a node are nobody's.", "watt",
