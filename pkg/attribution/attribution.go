@@ -57,6 +57,8 @@ type Attribution struct {
 	DeviceHandles []DeviceHandleShare
 	// Energy is the energy of GPUs by owner; nil if the users of no GPU are known.
 	Energy []EnergyShare
+	// CPUEnergy is the energy of CPUs and their memory by owner; nil if not measured, or if no usage is read.
+	CPUEnergy []CPUEnergyShare
 	// FaultTotals are the logged faults of devices, FaultShares the faults of GPUs by owner, FaultHistory the last
 	// faults. Nil if the kernel log is not read.
 	FaultTotals  []FaultTotal
@@ -149,7 +151,7 @@ const unattributed = 0
 // their coverage.
 func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic func(*Attribution)) Attribution {
 	a := Attribution{ids: []identity.OwnerID{identity.Unattributed}, index: map[identity.OwnerID]int{}}
-	o := &users{owners, &a}
+	o := &users{owners, &a, c.IdleToNobody}
 	objects := o.objects(s)
 	a.Registered = o.registered(s)
 	a.RDMACgroups = o.rdmaCgroups(s)
@@ -158,6 +160,7 @@ func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic f
 	a.Assigned = o.assigned(s)
 	a.GPUs, a.GPUFigures = o.gpus(s)
 	a.Energy = o.energy(s, &c.energy)
+	a.CPUEnergy = o.cpuEnergy(s, &c.cpuEnergy)
 	for _, t := range c.all {
 		t.share(&a.CounterShares, owners, a.Use)
 	}
@@ -182,7 +185,8 @@ func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic f
 
 type users struct {
 	*identity.Table
-	a *Attribution
+	a            *Attribution
+	idleToNobody bool
 }
 
 func (o *users) ofCgroup(id model.CgroupID) int        { return o.a.Use(o.Of(id)) }

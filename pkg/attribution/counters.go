@@ -30,9 +30,13 @@ type CounterShares struct {
 
 // Counters holds a Tracker for each counter. The zero Counters is ready to use. It is not safe for concurrent use.
 type Counters struct {
-	all    []counter
-	faults faultLedger
-	energy energyLedger
+	// IdleToNobody leaves the idle part of the energy of GPUs unattributed. It does not change.
+	IdleToNobody bool
+
+	all       []counter
+	faults    faultLedger
+	energy    energyLedger
+	cpuEnergy cpuLedger
 }
 
 func newCounters() []counter {
@@ -114,6 +118,7 @@ func (c *Counters) Credit(s *model.Snapshot, owners *identity.Table, merges []id
 	}
 	for _, m := range merges {
 		c.energy.merge(m)
+		c.cpuEnergy.merge(m)
 	}
 	for _, t := range c.all {
 		for _, m := range merges {
@@ -138,6 +143,7 @@ func (c *Counters) Expire(ids []identity.OwnerID) {
 	}
 	set := setOf(ids)
 	c.energy.expire(set)
+	c.cpuEnergy.expire(set)
 	for _, t := range c.all {
 		t.Expire(set)
 	}

@@ -57,7 +57,7 @@ type covered struct {
 // Coverage returns the gaps of each owner and device with queue pairs, DEVX objects or observed verbs contexts, and of
 // each consumer in the kernel. a has the objects of s, and ledger has settled it.
 func Coverage(s *model.Snapshot, a *Attribution, owners *identity.Table, states []model.SourceState, ledger PortLedger) []CoverageShare {
-	o := &users{owners, a}
+	o := &users{Table: owners, a: a}
 	t := newTable[covered](len(a.Objects))
 	of := func(owner int, device string) *covered {
 		return t.at(t.key(owner, device, ""), covered{owner: owner, device: device})

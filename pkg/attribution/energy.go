@@ -28,13 +28,9 @@ type energyUser struct {
 // divideEnergy divides the energy of an interval among users. An only user gets all. Of several users, those to whom
 // the GPU is allocated get the idle part, which is all if nothing was active, and 0 if it is unknown; the others are
 // divided by activity, if the activity of all users is known. The shares never exceed the energy; the remainder is
-// nobody's.
-func divideEnergy(energy uint64, idle model.Optional, users []energyUser) []uint64 {
+// nobody's. With idleToNobody, no user gets the idle part.
+func divideEnergy(energy uint64, idle model.Optional, users []energyUser, idleToNobody bool) []uint64 {
 	shares := make([]uint64, len(users))
-	if len(users) == 1 {
-		shares[0] = energy
-		return shares
-	}
 	active, unknown := false, false
 	for i := range users {
 		active, unknown = active || users[i].busy > 0, unknown || users[i].unknown
@@ -46,7 +42,15 @@ func divideEnergy(energy uint64, idle model.Optional, users []energyUser) []uint
 			still = min(uint64(min(idle.Value, float64(energy))), energy)
 		}
 	}
-	give(shares, still, users, func(u *energyUser) float64 { return u.held })
+	switch {
+	case len(users) == 1:
+		if shares[0] = energy; idleToNobody {
+			shares[0] -= still
+		}
+		return shares
+	case !idleToNobody:
+		give(shares, still, users, func(u *energyUser) float64 { return u.held })
+	}
 	if !unknown {
 		give(shares, energy-still, users, func(u *energyUser) float64 { return u.busy })
 	}

@@ -37,7 +37,7 @@ func TestDivideEnergy(t *testing.T) {
 		"all unknown":                      {unknown, []energyUser{busy(3, 1), blind}, []uint64{0, 0}},
 		"rounding":                         {unknown, []energyUser{busy(1, 0), busy(1, 0), busy(1, 0)}, []uint64{333, 333, 334}},
 	} {
-		if got := divideEnergy(1000, c.idle, c.users); !slices.Equal(got, c.want) {
+		if got := divideEnergy(1000, c.idle, c.users, false); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
 	}
@@ -58,7 +58,7 @@ func TestDivideEnergyProperties(t *testing.T) {
 			known, held, active = known && !u.unknown, held || u.held > 0, active || u.busy > 0
 		}
 		var sum uint64
-		for i, n := range divideEnergy(energy, idle, users) {
+		for i, n := range divideEnergy(energy, idle, users, false) {
 			if sum += n; n > 0 && len(users) > 1 && users[i].busy == 0 && users[i].held == 0 {
 				t.Fatalf("user %d of %+v gets %d of %d", i, users, n, energy)
 			}
@@ -198,6 +198,30 @@ func TestEnergy(t *testing.T) {
 			g.use(1, s)
 			return g.pass(30)
 		}, map[string]uint64{"docker:a activity": 350, "docker:b activity": 250, "docker:a exclusive": 30}},
+		"idle to nobody: only user": {func(g *gpuTime) map[string]uint64 {
+			g.counters.IdleToNobody = true
+			g.allocate("a")
+			g.read()
+			g.rest(0.02) // 100 mJ in 5 s
+			g.use(1, s)
+			g.pass(500)
+			return g.pass(70) // not active
+		}, map[string]uint64{"docker:a exclusive": 400, " ": 170}},
+		"idle to nobody: activity unknown": {func(g *gpuTime) map[string]uint64 {
+			g.counters.IdleToNobody = true
+			g.read()
+			g.rest(0.02)
+			g.use(1, -1)
+			return g.pass(500)
+		}, map[string]uint64{"docker:a exclusive": 400, " ": 100}},
+		"idle to nobody: several users": {func(g *gpuTime) map[string]uint64 {
+			g.counters.IdleToNobody = true
+			g.allocate("b")
+			g.read()
+			g.rest(0.02)
+			g.use(1, s)
+			return g.pass(500)
+		}, map[string]uint64{"docker:a activity": 400, " ": 100}},
 		"several cgroups": {func(g *gpuTime) map[string]uint64 {
 			g.read()
 			g.use(1, 3*s)

@@ -20,8 +20,8 @@ type EnergyShare struct {
 }
 
 const (
-	// maxEnergyGPUs and maxEnergyShares bound the GPUs, and the shares of one GPU; further energy is nobody's.
-	maxEnergyGPUs, maxEnergyShares = 256, 4096
+	// maxEnergyGPUs bounds the GPUs; energy of further GPUs is nobody's.
+	maxEnergyGPUs = 256
 	// mostPower, in watts, is more than any GPU draws: a counter that grows faster has a wrong value.
 	mostPower = 10000
 	// shortestIdle, in seconds, is the shortest interval whose mean power counts as idle power.
@@ -38,25 +38,16 @@ type energyLedger struct {
 }
 
 type gpuEnergy struct {
-	counter      uint64         // the last value, in millijoules
-	at           time.Time      // before the refresh with this value
-	read         time.Time      // see model.GPU
-	low          uint64         // a value below it, which is a restart if the counter grows from there; 0: none
-	listed       uint64         // rounds of uses at the last value
-	active       uint64         // rounds then in which something ran, or may have
-	idle         model.Optional // the lowest power, in watts, of an interval in which nothing ran
-	unattributed uint64
-	accounts     []*energyAccount
-	uses         map[useKey]model.GPUUse   // at the last value
-	users        map[identity.OwnerID]bool // of the last interval; true: the GPU was allocated to the user
-}
-
-type energyAccount struct {
-	owner  identity.OwnerID
-	method EnergyMethod
-	energy uint64
-	since  time.Time
-	round  uint64
+	counter uint64         // the last value, in millijoules
+	at      time.Time      // before the refresh with this value
+	read    time.Time      // see model.GPU
+	low     uint64         // a value below it, which is a restart if the counter grows from there; 0: none
+	listed  uint64         // rounds of uses at the last value
+	active  uint64         // rounds then in which something ran, or may have
+	idle    model.Optional // the lowest power, in watts, of an interval in which nothing ran
+	energyAccounts
+	uses  map[useKey]model.GPUUse   // at the last value
+	users map[identity.OwnerID]bool // of the last interval; true: the GPU was allocated to the user
 }
 
 type useKey struct {
@@ -86,7 +77,7 @@ func (o *users) energy(s *model.Snapshot, l *energyLedger) (shares []EnergyShare
 			case e != nil:
 				o.settleEnergy(e, g, s, counter, uses[g.UUID])
 			case len(l.gpus) < maxEnergyGPUs:
-				e = &gpuEnergy{counter: counter, at: s.Counted, read: g.EnergyRead, unattributed: counter}
+				e = &gpuEnergy{counter: counter, at: s.Counted, read: g.EnergyRead, energyAccounts: energyAccounts{unattributed: counter}}
 				e.listed, e.active = roundsOf(uses[g.UUID])
 				l.gpus[g.UUID] = e
 				o.energyUsers(e, g, s, uses[g.UUID], partsOf(s, g))
@@ -102,10 +93,7 @@ func (o *users) energy(s *model.Snapshot, l *energyLedger) (shares []EnergyShare
 func (e *gpuEnergy) appendTo(shares []EnergyShare, g *model.GPU, o *users) []EnergyShare {
 	shares = append(shares, EnergyShare{GPU: g, Millijoules: e.unattributed})
 	for _, a := range e.accounts {
-		if a.round < o.Inherited(a.owner) { // the owner had other labels
-			a.since = time.Time{}
-		}
-		shares = append(shares, EnergyShare{o.a.Use(a.owner), g, a.method, a.energy, a.since})
+		shares = append(shares, EnergyShare{o.a.Use(a.owner), g, a.method, a.energy, a.begin(o)})
 	}
 	return shares
 }
@@ -144,18 +132,7 @@ func (o *users) settleEnergy(e *gpuEnergy, g *model.GPU, s *model.Snapshot, coun
 		method = EnergyExclusive
 	}
 	idle := model.Optional{Value: e.idle.Value * took * 1000, Known: e.idle.Known}
-	shares := divideEnergy(grown, idle, users)
-	left := grown
-	for i, n := range shares {
-		if n == 0 || users[i].owner == identity.Unattributed {
-			continue
-		}
-		if a := e.account(users[i].owner, method, o.Round()); a != nil {
-			a.energy += n
-			left -= n
-		}
-	}
-	e.unattributed += left
+	e.credit(grown, divideEnergy(grown, idle, users, o.idleToNobody), users, energyAccount{method: method, since: e.at, round: o.Round()})
 	e.counter, e.at, e.read, e.low, e.listed, e.active = counter, s.Counted, g.EnergyRead, 0, listed, active
 }
 
@@ -177,64 +154,25 @@ func (e *gpuEnergy) next(counter uint64, now time.Time) (grown uint64, restarted
 	return grown, restarted
 }
 
-// account returns the account of an owner, or nil if there are too many.
-func (e *gpuEnergy) account(owner identity.OwnerID, method EnergyMethod, round uint64) *energyAccount {
-	for _, a := range e.accounts {
-		if a.owner == owner && a.method == method {
-			return a
-		}
-	}
-	if len(e.accounts) >= maxEnergyShares {
-		return nil
-	}
-	a := &energyAccount{owner: owner, method: method, since: e.at, round: round}
-	e.accounts = append(e.accounts, a)
-	return a
-}
-
 func (l *energyLedger) merge(m identity.Merge) {
 	for _, e := range l.gpus {
 		if held, used := e.users[m.From]; used {
 			delete(e.users, m.From)
 			e.users[m.To] = e.users[m.To] || held
 		}
-		e.replace(m.From, func(a *energyAccount) bool {
-			for _, b := range e.accounts {
-				if b.owner == m.To && b.method == a.method {
-					b.energy, b.since = b.energy+a.energy, time.Time{}
-					return false
-				}
-			}
-			a.owner, a.since = m.To, time.Time{}
-			return true
-		})
+		e.merge(m)
 	}
 }
 
 // expire makes the energy of ended owners unattributed.
 func (l *energyLedger) expire(ids map[identity.OwnerID]bool) {
 	for _, e := range l.gpus {
+		e.expire(ids)
 		for id := range ids {
 			if held, used := e.users[id]; used {
 				delete(e.users, id)
 				e.users[identity.Unattributed] = e.users[identity.Unattributed] || held
 			}
-			e.replace(id, func(a *energyAccount) bool {
-				e.unattributed += a.energy
-				return false
-			})
 		}
 	}
-}
-
-// replace calls keep for each account of an owner, and drops the account if it returns false.
-func (e *gpuEnergy) replace(owner identity.OwnerID, keep func(*energyAccount) bool) {
-	kept := e.accounts[:0]
-	for _, a := range e.accounts {
-		if a.owner != owner || keep(a) {
-			kept = append(kept, a)
-		}
-	}
-	clear(e.accounts[len(kept):])
-	e.accounts = kept
 }

@@ -150,6 +150,7 @@ type GPUFlags struct {
 	Access      bool          `name:"collector.access" negatable:"" default:"true" help:"Count opens of HCA and GPU device nodes."`
 	GPUInterval time.Duration `name:"gpu.process-interval" default:"5s" help:"Interval of GPU process lists."`
 	GPUDetail   string        `name:"gpu.detail" enum:"basic,full" default:"basic" help:"GPU series (${enum})."`
+	IdleEnergy  string        `name:"gpu.idle-energy" enum:"owner,nobody" default:"owner" help:"Who gets energy of idle GPUs (${enum})."`
 	NVML        string        `name:"gpu.nvml-library" placeholder:"PATH" help:"libnvidia-ml.so.1. Default: from standard directories."`
 	NodeLabels  bool          `name:"gpu.release-on-node-labels" help:"Release the driver when node labels pause its users."`
 	Allocations bool          `name:"gpu.allocation-failures" help:"Count failed GPU memory allocations with uprobes."`

@@ -52,7 +52,7 @@ func TestDefaults(t *testing.T) {
 				SurveyLength: 10 * time.Second, SurveyInterval: 10 * time.Minute,
 			},
 			FabricFlags: FabricFlags{FabricInterval: time.Minute, FabricParallel: 4},
-			GPUFlags:    GPUFlags{GPU: true, Access: true, GPUInterval: 5 * time.Second, StuckAfter: 30 * time.Second, GPUDetail: "basic", JobStall: 30 * time.Second},
+			GPUFlags:    GPUFlags{GPU: true, Access: true, GPUInterval: 5 * time.Second, StuckAfter: 30 * time.Second, GPUDetail: "basic", JobStall: 30 * time.Second, IdleEnergy: "owner"},
 			Tier:        "auto", Grace: 5 * time.Minute, AttachLimit: 100 * time.Millisecond, MaxMappings: 5000,
 		},
 		WebFlags:   WebFlags{ListenFlags: ListenFlags{ListenAddress: []string{":9847"}}, TelemetryPath: "/metrics", Pages: true, History: true, MetricsFlags: MetricsFlags{Compat: []string{"lens"}, Exclude: "node_cpu_guest_seconds_total", States: "current", Forms: []string{"classic", "native"}}},

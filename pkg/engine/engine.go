@@ -37,7 +37,9 @@ type Options struct {
 	Inventory Inventory
 	// StallAfter is the time without a launch after which a job counts as standing; default 30 s.
 	StallAfter time.Duration
-	Logger     *zap.Logger
+	// IdleToNobody: see attribution.Counters.
+	IdleToNobody bool
+	Logger       *zap.Logger
 }
 
 // An Inventory knows which devices the node had. Compare adds missing and degraded devices to the facts of a refresh.
@@ -112,6 +114,7 @@ func New(o Options) *Engine {
 		reuse: o.Reuse, inventory: o.Inventory, log: o.Logger, base: base, stop: stop,
 		states: stateLogger{log: o.Logger}, expired: map[model.CgroupID]bool{},
 		dropped: map[Dropped]uint64{}, judge: verdict.Judge{StallAfter: o.StallAfter},
+		counters: attribution.Counters{IdleToNobody: o.IdleToNobody},
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 // of GPUs) and GIDs of budgetNode with the default options, maxOtherSeries the number of all other series.
 const (
 	maxLinkSeries  = 720
-	maxOtherSeries = 5030
+	maxOtherSeries = 5068
 	maxNodeSeries  = maxOtherSeries + maxLinkSeries
 )
 
@@ -105,7 +105,7 @@ func clusterNode(pods, accelerated, gpus, hcas int) []engine.Registration {
 	return []engine.Registration{
 		{Source: owners},
 		{Source: &fake{name: "runtime", facts: containers}},
-		{Source: &fake{name: "container", facts: usage}},
+		{Source: &fake{name: "container", read: working(usage, accelerated)}},
 		{Source: &fake{name: "rdma", facts: devices}},
 		{Source: &fake{name: "pci", facts: budgetPCI(gpus, hcas)}},
 		{Source: &fake{name: "link", facts: budgetLinks(hcas)}},
@@ -118,7 +118,7 @@ func clusterNode(pods, accelerated, gpus, hcas int) []engine.Registration {
 			FaultTotals: []model.FaultTotal{}, Losses: losses("kernel_log_overwritten", "kernel_log_faults_full"),
 		}}},
 		{Source: &fake{name: "kubelet", facts: kubelet}},
-		{Source: &fake{name: "node", facts: model.Snapshot{Node: budgetMachine()}}},
+		{Source: &fake{name: "node", read: burning(budgetMachine())}},
 	}
 }
 
@@ -138,6 +138,40 @@ func using(cards model.Snapshot) func(context.Context) (model.Snapshot, error) {
 			s.GPUUses = append(s.GPUUses, model.GPUUse{GPU: p.GPU, Cgroup: p.Cgroup, Rounds: uint64(readings), Busy: time.Duration(readings) * time.Second})
 		}
 		return s, nil
+	}
+}
+
+// working returns a reader of cgroups. The first cgroups use CPU time between readings: the source reads no others
+// under ScopeAccelerated.
+func working(usage model.Snapshot, accelerated int) func(context.Context) (model.Snapshot, error) {
+	readings := 0
+	return func(context.Context) (model.Snapshot, error) {
+		s := usage
+		readings++
+		s.Usages = slices.Clone(usage.Usages)
+		for i := range accelerated {
+			s.Usages[i].CPU.Total = model.Some(float64(readings))
+		}
+		return s, nil
+	}
+}
+
+// burning returns a reader of a node with two packages and their memory, which use energy between readings.
+func burning(m *model.Node) func(context.Context) (model.Snapshot, error) {
+	readings := 0
+	return func(context.Context) (model.Snapshot, error) {
+		n := *m
+		readings++
+		n.EnergyRead, n.CPUs = time.Now(), slices.Clone(m.CPUs)
+		n.CPUs[0].Seconds[0] = float64(64 * readings)
+		for i := range 2 {
+			for _, domain := range []model.EnergyDomain{model.EnergyOfPackage, model.EnergyOfDRAM} {
+				n.Energy = append(n.Energy, model.EnergyZone{
+					Name: string(domain), Index: i, Path: fmt.Sprint("/", domain, i), Domain: domain, Microjoules: uint64(1e8 * readings), Limit: 1 << 40,
+				})
+			}
+		}
+		return model.Snapshot{Node: &n}, nil
 	}
 }
 

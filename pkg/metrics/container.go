@@ -17,6 +17,7 @@ import (
 var containerNotes = []string{
 	"Names and units are cAdvisor's.",
 	"`container_cpu_usage_seconds_total`: `cpu` is always `total`.",
+	"`container_cpu_energy_joules_total`: `package` or `dram`, [divided](../docs/limits.md#energy-of-cpus).",
 	"`container_spec_cpu_quota` and the `container_cpu_cfs` families are absent without a CPU quota. " +
 		"`container_spec_cpu_shares` is converted from cgroup v2's weight.",
 	"`container_memory_failures_total`: `scope` is `container` or `hierarchy` (with all cgroups below). On cgroup v2 both are " +
@@ -62,6 +63,13 @@ func cpuMetrics() []metric {
 		usage("container_cpu_cfs_throttled_seconds_total", counter,
 			"Time that tasks waited for the next quota period.",
 			limited(func(u *model.Usage) model.Optional { return u.CPU.Throttled })),
+		{
+			name: "container_cpu_energy_joules_total", typ: counter, owned: true, labels: []string{"domain", "method"},
+			help: "Energy of CPU packages or their memory, by the workload's part of the time of all CPUs.",
+			emit: each(cpuEnergyOf, func(v *view, b *exposition.Builder, s *attribution.CPUEnergyShare) {
+				b.Since(s.Since).Share(float64(s.Microjoules)/1e6, v.owners[s.Owner], string(s.Domain), string(s.Method))
+			}),
+		},
 		usage("container_spec_cpu_quota", gauge, "CPU quota of a period, in microseconds.",
 			limited(func(u *model.Usage) model.Optional { return u.CPU.Quota })),
 		usage("container_spec_cpu_period", gauge, "Length of a quota period, in microseconds.",

@@ -90,7 +90,8 @@ func containerNode() []engine.Registration {
 
 func TestContainerGolden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		text := library.Encode(t, gather(t, containerNode()), expfmt.TypeTextPlain)
+		powered := &fake{name: "node", facts: model.Snapshot{Node: poweredNode(1)}}
+		text := library.Encode(t, gather(t, append(containerNode(), engine.Registration{Source: powered})), expfmt.TypeTextPlain)
 		compare(t, filepath.Join("testdata", "container.prom"), text)
 		// Every metric of the container with all values has a series.
 		families := 0

@@ -295,7 +295,7 @@ func TestDetail(t *testing.T) {
 	ofNode := []string{
 		"device", "type", "memory", "method", "reason", "calls", "engine", "claim", "share", "class", "result", "driver", "kind", "vendor",
 		"pci_address", "gpu_instance", "cpu", "failure_type", "scope", "major", "minor", "operation", "interface", "state", "health",
-		"resource", "pf_device", "guid", "problem", "severity", "pool", "library",
+		"resource", "pf_device", "guid", "problem", "severity", "pool", "library", "domain",
 	}
 	for _, m := range table(nil) {
 		for _, label := range m.detail {

@@ -21,7 +21,7 @@ var nodeNotes = []string{
 		"includes it.",
 	"`node_filesystem_device_error`: 1: the file system's other series are absent.",
 	"`node_network_speed_bytes`: -125000 means unknown.",
-	"`node_rapl_<zone>_joules_total` starts again at the zone's limit. Only root can read it.",
+	"`node_rapl_<zone>_joules_total` starts again at the zone's limit.",
 	"`node_hwmon_<property>`: `temp_celsius`, `fan_rpm`, `in_volts`, `curr_amps`, `power_watt`, `freq_freq_mhz`, and their " +
 		"limits and alarms.",
 }

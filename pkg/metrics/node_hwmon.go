@@ -57,7 +57,7 @@ func zoneEnergy(labels []string) func(*view, *exposition.Builder) {
 		schema := b.Schema(labels)
 		families.begin()
 		for _, z := range energyOf(v) {
-			families.addValue(z.Name, b.Labels(schema, nil, strconv.Itoa(z.Index), z.Path), z.Joules)
+			families.addValue(z.Name, b.Labels(schema, nil, strconv.Itoa(z.Index), z.Path), float64(z.Microjoules)/1e6)
 		}
 		families.end()
 		families.emit(b)

@@ -62,16 +62,17 @@ type scope struct {
 	usages     []attribution.UsageShare
 	networks   []attribution.NetworkShare
 	containers []attribution.ContainerShare
+	energy     []attribution.CPUEnergyShare // of all read workloads: the shares add up
 }
 
 type pod struct{ namespace, name string }
 
 func (s *scope) fill(a *attribution.Attribution) {
-	switch s.Scope {
-	case ScopeNone:
+	if s.Scope == ScopeNone {
 		return
-	case ScopeAccelerated:
-	default:
+	}
+	s.energy = a.CPUEnergy
+	if s.Scope != ScopeAccelerated {
 		s.usages, s.networks, s.containers = a.Usages, a.Networks, a.Containers
 		return
 	}
@@ -152,6 +153,9 @@ func (s *scope) describe(a *attribution.Attribution) {
 	}
 	for i := range a.Assigned {
 		s.described[a.Assigned[i].Owner] = true
+	}
+	for i := range a.CPUEnergy {
+		s.described[a.CPUEnergy[i].Owner] = true
 	}
 }
 

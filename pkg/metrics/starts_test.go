@@ -67,7 +67,9 @@ func startedFacts(first bool) model.Snapshot {
 	s.OwnerLosses = oneRow(model.LossKey{Reason: "verbs_map_share"}, model.Count(1))
 	s.GPUs = []model.GPU{{Vendor: model.NVIDIA, ID: "0", UUID: "GPU-0", Energy: model.Some(2)}}
 	s.GPUUses = []model.GPUUse{{GPU: "GPU-0", Listed: 2}, {GPU: "GPU-0", Cgroup: 101, Rounds: 1}}
+	s.Node = poweredNode(2)
 	if first {
+		s.Node = poweredNode(1)
 		s.GPUs[0].Energy, s.GPUUses = model.Some(1), []model.GPUUse{{GPU: "GPU-0", Listed: 1}}
 		s.Created, s.Verbs, s.VerbErrors, s.Traffic = s.Created[:0], s.Verbs[:0], s.VerbErrors[:0], nil
 		s.WorkRequests, s.CompletionErrors, s.Completions = s.WorkRequests[:0], s.CompletionErrors[:0], s.Completions[:0]
@@ -82,6 +84,16 @@ func startedFacts(first bool) model.Snapshot {
 		counters[slices.IndexFunc(counters, func(x model.Counter) bool { return x.Name == c })].Value += 1000
 	}
 	return s
+}
+
+// poweredNode is a node whose CPUs have used energy and time.
+func poweredNode(times uint64) *model.Node {
+	return &model.Node{
+		CPUs: []model.CPU{{Seconds: [model.CPUModes]float64{float64(100 * times)}}}, EnergyRead: time.Now(),
+		Energy: []model.EnergyZone{{
+			Name: "package", Path: "/intel-rapl:0", Domain: model.EnergyOfPackage, Microjoules: 1e8 * times, Limit: 1 << 40,
+		}},
+	}
 }
 
 func startOf(m *dto.Metric) *timestamppb.Timestamp {

@@ -220,27 +220,28 @@ func each[T any](
 type verbShare = attribution.Share[model.VerbKey, model.Histogram]
 
 // The lists of several metrics. The lists of Node need a Node.
-func gpusOf(v *view) []gpuView                    { return v.gpus }
-func portsOf(v *view) []portView                  { return v.ports }
-func hcaFunctionsOf(v *view) []hcaFunction        { return v.hcaFunctions }
-func hcasOf(v *view) []model.HCA                  { return v.facts.HCAs }
-func vfsOf(v *view) []model.VF                    { return v.facts.VFs }
-func mapsOf(v *view) []model.Map                  { return v.facts.Maps }
-func childrenOf(v *view) []model.ChildProcesses   { return v.facts.Children }
-func statesOf(v *view) []model.SourceState        { return v.states }
-func usagesOf(v *view) []attribution.UsageShare   { return v.scope.usages }
-func objectsOf(v *view) []attribution.ObjectShare { return v.shares.Objects }
-func verbsOf(v *view) []verbShare                 { return v.shares.Verbs }
-func fabricPortsOf(v *view) []fabricPort          { return v.fabric.ports }
-func cpusOf(v *view) []model.CPU                  { return v.facts.Node.CPUs }
-func throttlesOf(v *view) []model.Throttle        { return v.facts.Node.Throttles }
-func clocksourcesOf(v *view) []model.Clocksource  { return v.facts.Node.Clocksources }
-func disksOf(v *view) []model.Disk                { return v.facts.Node.Disks }
-func filesystemsOf(v *view) []model.Filesystem    { return v.facts.Node.Filesystems }
-func netDevsOf(v *view) []model.NetDev            { return v.netDevs }
-func netClassesOf(v *view) []model.NetClass       { return v.netClasses }
-func energyOf(v *view) []model.EnergyZone         { return v.facts.Node.Energy }
-func chipsOf(v *view) []model.Chip                { return v.facts.Node.Chips }
+func gpusOf(v *view) []gpuView                         { return v.gpus }
+func portsOf(v *view) []portView                       { return v.ports }
+func hcaFunctionsOf(v *view) []hcaFunction             { return v.hcaFunctions }
+func hcasOf(v *view) []model.HCA                       { return v.facts.HCAs }
+func vfsOf(v *view) []model.VF                         { return v.facts.VFs }
+func mapsOf(v *view) []model.Map                       { return v.facts.Maps }
+func childrenOf(v *view) []model.ChildProcesses        { return v.facts.Children }
+func statesOf(v *view) []model.SourceState             { return v.states }
+func usagesOf(v *view) []attribution.UsageShare        { return v.scope.usages }
+func cpuEnergyOf(v *view) []attribution.CPUEnergyShare { return v.scope.energy }
+func objectsOf(v *view) []attribution.ObjectShare      { return v.shares.Objects }
+func verbsOf(v *view) []verbShare                      { return v.shares.Verbs }
+func fabricPortsOf(v *view) []fabricPort               { return v.fabric.ports }
+func cpusOf(v *view) []model.CPU                       { return v.facts.Node.CPUs }
+func throttlesOf(v *view) []model.Throttle             { return v.facts.Node.Throttles }
+func clocksourcesOf(v *view) []model.Clocksource       { return v.facts.Node.Clocksources }
+func disksOf(v *view) []model.Disk                     { return v.facts.Node.Disks }
+func filesystemsOf(v *view) []model.Filesystem         { return v.facts.Node.Filesystems }
+func netDevsOf(v *view) []model.NetDev                 { return v.netDevs }
+func netClassesOf(v *view) []model.NetClass            { return v.netClasses }
+func energyOf(v *view) []model.EnergyZone              { return v.facts.Node.Energy }
+func chipsOf(v *view) []model.Chip                     { return v.facts.Node.Chips }
 
 func fabricNodesOf(v *view) []model.FabricNode {
 	if v.fabric.Fabric == nil {

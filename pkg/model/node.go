@@ -29,15 +29,28 @@ type Node struct {
 	NetClasses  []NetClass
 	Chips       []Chip
 	Energy      []EnergyZone // /sys/class/powercap
+	EnergyRead  time.Time    // when Energy was read: it may be older than the other parts
 }
 
 // EnergyZone is a RAPL zone: a CPU package, its cores, its memory.
 type EnergyZone struct {
-	Name   string  // without the number: package, dram
-	Index  int     // the number; of zones with one name, counted from 0
-	Path   string  // in sysfs
-	Joules float64 // cumulative; starts again at the zone's limit
+	Name        string // without the number: package, dram
+	Index       int    // the number; of zones with one name, counted from 0
+	Path        string // in sysfs
+	Microjoules uint64 // cumulative; starts again after Limit
+	Limit       uint64
+	Domain      EnergyDomain
 }
+
+// EnergyDomain is what the energy of a zone is spent on. It is empty for a zone within another zone, around other zones,
+// or with the energy of another zone.
+type EnergyDomain string
+
+// The domains of zones. No two domains have energy in common.
+const (
+	EnergyOfPackage EnergyDomain = "package" // CPU packages, or their dies
+	EnergyOfDRAM    EnergyDomain = "dram"    // their memory
+)
 
 // Figure is one value with a name.
 type Figure struct {

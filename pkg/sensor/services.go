@@ -65,7 +65,9 @@ func newServices(o Options, parsed parsedFlags) *services {
 		Dir: o.StateDir, Host: o.Host, Procfs: o.Procfs, Sysfs: o.Sysfs, ReadOnly: o.ReadOnly, Unwatched: parsed.excludesHCA,
 		Logger: s.log.Named("inventory"),
 	})
-	s.engine = engine.New(engine.Options{Inventory: s.inventory, StallAfter: o.JobStall, Logger: s.log})
+	s.engine = engine.New(engine.Options{
+		Inventory: s.inventory, StallAfter: o.JobStall, IdleToNobody: s.IdleEnergy == "nobody", Logger: s.log,
+	})
 	s.paths = &probe.PathLog{}
 	s.gate = sync.OnceValues(s.newGate)
 	s.netlink = rdma.NewNetlink(s.rdmaOptions())

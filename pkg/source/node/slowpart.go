@@ -49,7 +49,7 @@ func (p *slowPart) wait(ctx context.Context, n *reading) error {
 		n.Chips = got.Chips
 	}
 	if got.Energy != nil {
-		n.Energy = got.Energy
+		n.Energy, n.EnergyRead = got.Energy, got.EnergyRead
 	}
 	return err
 }

@@ -194,8 +194,11 @@ func (s *Source) recordState(out *model.Snapshot, before map[string]string, name
 		return
 	}
 	state, reason := model.StateFailed, err.Error()
-	if errors.Is(err, errHangs) {
+	switch {
+	case errors.Is(err, errHangs):
 		state = model.StateStuck
+	case errors.Is(err, model.ErrUnsupported):
+		state = model.StateUnsupported
 	}
 	out.DeviceStates = append(out.DeviceStates,
 		model.DeviceState{Source: "node", Device: name, State: state, Reason: reason})

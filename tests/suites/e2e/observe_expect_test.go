@@ -59,6 +59,17 @@ var unrecorded = map[string]string{
 	"job_name:container_gpu_energy_joules:kwh1d":                                                  noJob,
 	"namespace:container_gpu_energy_joules:rate5m":                                                noEnergy,
 	"namespace:container_gpu_energy_joules:kwh1d":                                                 noEnergy,
+	"job_name:container_gpu_energy_joules:idle_rate5m":                                            noJob,
+	"job_name:container_gpu_energy_joules:idle_kwh1d":                                             noJob,
+	"job_name:container_cpu_energy_joules:rate5m":                                                 noJob,
+	"job_name:container_cpu_energy_joules:kwh1d":                                                  noJob,
+	"namespace:container_cpu_energy_joules:rate5m":                                                noRAPL,
+	"namespace:container_cpu_energy_joules:kwh1d":                                                 noRAPL,
+	"cluster:electricity_kwh:price":                                                               noPrice,
+	"cluster:electricity_kwh:carbon_kg":                                                           noPrice,
+	"job_name:container_energy_joules:kwh1d":                                                      noJob,
+	"job_name:container_energy_joules:cost1d":                                                     noJob,
+	"job_name:container_energy_joules:carbon_kg1d":                                                noJob,
 	"job_name_method:container_rdma_transmit_bytes:rate5m":                                        noJob,
 	"job_name_method:container_rdma_receive_bytes:rate5m":                                         noJob,
 	"job_name:container_rdma_verbs_errors:rate5m":                                                 noJob,
@@ -83,6 +94,8 @@ const (
 	noOthers       = "no HCA has completions of three workloads"
 	// TestJobOverNodes (cmd/accelscope) and the tests of the rules have jobs.
 	noEnergy = "the energy counter of the fake H100 does not grow"
+	noRAPL   = "an emulated CPU has no RAPL"
+	noPrice  = "the user sets it"
 	noJob    = "the containers of the guest are in no job"
 )
 

@@ -48,7 +48,7 @@ func TestJobsDashboard(t *testing.T) {
 	if err := json.Unmarshal(text, &d); err != nil {
 		t.Fatal(err)
 	}
-	values := strings.NewReplacer("$__rate_interval", "5m", "$node", ".+", "$namespace", ".*", "$job_name", ".+")
+	values := strings.NewReplacer("$__rate_interval", "5m", "$__range", "1h", "$node", ".+", "$namespace", ".*", "$job_name", ".+")
 	for _, p := range d.Panels {
 		for _, q := range p.Targets {
 			query, err := engine.NewInstantQuery(t.Context(), storage, nil, values.Replace(q.Expr), time.Unix(3600, 0))

@@ -33,7 +33,7 @@ func load(t *testing.T) []Dashboard {
 var builtin = []string{"__rate_interval", "__range", "__range_s", "__interval", "__field"}
 
 // units are the ids of Grafana's units that the dashboards use. Grafana shows an unknown id as it is.
-var units = regexp.MustCompile(`^(none|short|bytes|Bps|ops|pps|percent|percentunit|s|watt|celsius|hertz|dateTimeAsIso|suffix: ?[^ ]+)$`)
+var units = regexp.MustCompile(`^(none|short|bytes|Bps|ops|pps|percent|percentunit|s|watt|kwatth|celsius|hertz|dateTimeAsIso|suffix: ?[^ ]+)$`)
 
 // core are the panels that every Grafana has.
 var core = []string{"row", "timeseries", "stat", "table", "heatmap", "state-timeline"}

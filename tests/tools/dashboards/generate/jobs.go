@@ -20,7 +20,7 @@ func jobs() dashboard {
 		uid: "accelscope-jobs", title: "accelscope / Jobs", refresh: "30s", span: "1h",
 		description: "Jobs over all their nodes: GPUs given and used, bytes, latency and errors, and the member that differs from the others.",
 		variables:   []variable{node, namespace, jobName},
-		rows:        []row{jobTotals(), jobMembers(), jobGraphs()},
+		rows:        []row{jobTotals(), jobEnergy(), jobMembers(), jobGraphs()},
 	}
 }
 
@@ -104,6 +104,27 @@ func jobTotals() row {
 			column("Received", "Bps", total(selected("container_rdma_receive_bytes_total"))),
 			column("Errors", "ops", total(failures())+" > 0"),
 		).wide(24).high(8).leadsTo("Show this job", jobLink),
+	}}
+}
+
+// jobEnergy shows watts, and kWh of the shown time.
+func jobEnergy() row {
+	const gpus, cpus = "container_gpu_energy_joules_total", "container_cpu_energy_joules_total"
+	idle := "(" + selected(gpus) + " and on (instance, workload, container_id, uuid) container_gpu_processes" + sel(inNamespace) + " == 0)"
+	kWh := func(legend, expr string) query { return query{expr: top(50, total(expr)), legend: legend} }
+	used := func(counter string) string {
+		return "increase(" + counter + sel(inNamespace, `workload!=""`) + "[$__range]) / 3.6e6"
+	}
+	return row{"Energy", []panel{
+		graph("Power of jobs", "Power of GPUs, of GPUs without a process of the job (held idle), and of CPUs with their memory. Idle CPUs, fans "+
+			"and the rest of a node are nobody's.", "watt",
+			query{expr: top(15, total(selected(gpus))), legend: "{{namespace}} {{job_name}} GPUs"},
+			query{expr: top(15, total(idle)), legend: "{{namespace}} {{job_name}} held idle"},
+			query{expr: top(15, total(selected(cpus))), legend: "{{namespace}} {{job_name}} CPUs"}),
+		table("Energy of jobs", "kWh in the shown time. Held idle: the part of GPUs without a process of the job.", "kwatth",
+			[]string{"namespace", "job_kind", "job_name"},
+			kWh("GPUs", used(gpus)), kWh("Held idle", "sum_over_time("+idle+"[$__range:1m]) / 6e4"), kWh("CPUs", used(cpus)),
+		).leadsTo("Show this job", jobLink),
 	}}
 }
 
