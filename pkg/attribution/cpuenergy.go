@@ -3,6 +3,7 @@
 package attribution
 
 import (
+	"slices"
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/identity"
@@ -57,7 +58,7 @@ func (o *users) cpuEnergy(s *model.Snapshot, l *cpuLedger) (shares []CPUEnergySh
 	}
 	for _, domain := range []model.EnergyDomain{model.EnergyOfPackage, model.EnergyOfDRAM} {
 		e := l.domains[domain]
-		if e == nil || !hasZone(s.Node.Energy, domain) {
+		if e == nil || !slices.ContainsFunc(s.Node.Energy, func(z model.EnergyZone) bool { return z.Domain == domain }) {
 			continue
 		}
 		shares = append(shares, CPUEnergyShare{Domain: domain, Microjoules: e.unattributed})
@@ -66,15 +67,6 @@ func (o *users) cpuEnergy(s *model.Snapshot, l *cpuLedger) (shares []CPUEnergySh
 		}
 	}
 	return shares
-}
-
-func hasZone(zones []model.EnergyZone, domain model.EnergyDomain) bool {
-	for i := range zones {
-		if zones[i].Domain == domain {
-			return true
-		}
-	}
-	return false
 }
 
 // settleCPU ends an interval with a new reading.
