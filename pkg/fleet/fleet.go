@@ -127,7 +127,7 @@ type Member struct {
 	P99                                         *float64 // of completions on the slowest HCA, in seconds
 	Slower                                      *float64 // divided by the median of the members
 	Behind                                      *float64 // launches behind the ranks that wait; nil: none, or unknown
-	LastLaunch                                  *float64 // age of the last launch of a collective, in seconds by Prometheus's clock
+	LastLaunch                                  *float64 // age of the last collective, in seconds: Prometheus's clock less the node's
 }
 
 // Alert is a firing alert of deploy/prometheus.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/web"
 	"github.com/accelscope/accelscope/pkg/web/webtest"
 	"github.com/accelscope/accelscope/tests/fakes/fakenode"
@@ -233,5 +234,19 @@ func TestLinks(t *testing.T) {
 	}
 	if err := (Links{Node: "https://{host}:9847/", Grafana: "https://g.example/g/"}).Check(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLastLaunch: a launch in the future is unknown, not now.
+func TestLastLaunch(t *testing.T) {
+	for want, m := range map[string]fleet.Member{
+		format.None: {}, "41s ago": {LastLaunch: new(41.)}, "10m1s ago, 1 behind": {LastLaunch: new(601.), Behind: new(1.)},
+	} {
+		if got := (Options{}).memberRow(&m).Launched; got != want {
+			t.Errorf("%+v: %q, want %q", m, got, want)
+		}
+	}
+	if got := (Options{}).memberRow(&fleet.Member{LastLaunch: new(-60.)}).Launched; got != format.None {
+		t.Errorf("the node's clock is ahead: %q", got)
 	}
 }

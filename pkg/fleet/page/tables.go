@@ -180,7 +180,12 @@ func (o Options) memberRow(m *fleet.Member) memberRow {
 	}
 	r.Slow = m.Slower != nil && *m.Slower >= slow
 	r.HasIdle = m.GPUs != nil && m.Used != nil && *m.Used < *m.GPUs
-	r.Launched = web.Optional(m.LastLaunch, func(seconds float64) string { return format.Duration(max(0, seconds)) + " ago" })
+	r.Launched = web.Optional(m.LastLaunch, func(seconds float64) string {
+		if seconds < 0 { // the node's clock is ahead of Prometheus's clock
+			return format.None
+		}
+		return format.Duration(seconds) + " ago"
+	})
 	if r.Behind = m.Behind != nil; r.Behind {
 		r.Launched = fmt.Sprintf("%s, %s behind", r.Launched, format.Count(*m.Behind))
 	}
