@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command accelscope-tool has the commands that only ask a running sensor, its node or Prometheus. Users start it as accelscope top, fleet,
-// taint, peers, topo, gpu, inventory and check node: accelscope executes the accelscope-tool in its own directory.
+// taint, peers, topo, job, gpu, inventory and check node: accelscope executes the accelscope-tool in its own directory.
 package main
 
 import (
@@ -35,6 +35,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return peersRun(ctx, &c.Peers, stdout)
 	case "topo":
 		return topoRun(ctx, &c.Topo, stdout)
+	case "job":
+		return jobRAS(ctx, &c.Job.RAS, stdout)
 	case "gpu":
 		if rest == "release" {
 			return gpuRelease(ctx, &c.GPU.Release, stdout)

@@ -14,10 +14,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// collectives are the ranks of communicators on the node, and the clock of their times.
-type collectives struct {
+// Collectives are the ranks of communicators on the node, and the clock of their times.
+type Collectives struct {
 	Clock         clock          `json:"clock"`
-	Communicators []communicator `json:"communicators"`
+	Communicators []Communicator `json:"communicators"`
 }
 
 // The states of a clock.
@@ -34,21 +34,25 @@ type clock struct {
 	MaximumErrorSeconds   float64 `json:"maximum_error_seconds"`
 }
 
-// communicator is a communicator with its ranks on the node.
-type communicator struct {
+// Communicator is a communicator with its ranks on the node.
+type Communicator struct {
 	Communicator string             `json:"communicator"`
 	Parent       string             `json:"parent"`
 	Library      string             `json:"library"`
 	Version      string             `json:"version"`
 	NRanks       uint32             `json:"nranks"` // 0: unknown
-	Ranks        []communicatorRank `json:"ranks"`
+	Ranks        []CommunicatorRank `json:"ranks"`
 }
 
-type communicatorRank struct {
+// CommunicatorRank is a rank of a communicator on the node.
+type CommunicatorRank struct {
 	identity.Owner
 	Rank       string     `json:"rank"`
+	PID        int        `json:"pid"`      // in the initial PID namespace; of several processes with the rank: the last that launched
 	Launches   uint64     `json:"launches"` // also sends and receives
 	LastLaunch *time.Time `json:"last_launch"`
+	// ProcessLastLaunch is when the process last launched in any communicator, or a graph, or may have.
+	ProcessLastLaunch *time.Time `json:"process_last_launch"`
 	// LateSeconds and Number are null if launches were not seen.
 	LateSeconds *float64     `json:"late_seconds"`
 	Number      *uint64      `json:"number"`
@@ -65,26 +69,26 @@ type launchTime struct {
 func collectiveList(k *Known, r *http.Request) (any, error) {
 	query := r.URL.Query()
 	workload, hash := query.Get("workload"), query.Get("communicator")
-	out := collectives{clockOf(k.Facts.Clock), []communicator{}}
+	out := Collectives{clockOf(k.Facts.Clock), []Communicator{}}
 	for i := range k.Shares.Communicators {
 		c := &k.Shares.Communicators[i]
 		owner := k.Shares.Owners[c.Owner]
 		if workload != "" && workload != owner.Workload || hash != "" && hash != c.Key {
 			continue
 		}
-		at := slices.IndexFunc(out.Communicators, func(of communicator) bool { return of.Communicator == c.Key && of.Library == c.Library })
+		at := slices.IndexFunc(out.Communicators, func(of Communicator) bool { return of.Communicator == c.Key && of.Library == c.Library })
 		if at < 0 {
 			at = len(out.Communicators)
-			out.Communicators = append(out.Communicators, communicator{c.Key, c.Parent, c.Library, c.Version, c.Ranks, nil})
+			out.Communicators = append(out.Communicators, Communicator{c.Key, c.Parent, c.Library, c.Version, c.Ranks, nil})
 		}
 		of := &out.Communicators[at]
 		of.Ranks = append(of.Ranks, communicatorRankOf(owner, c))
 	}
-	slices.SortFunc(out.Communicators, func(a, b communicator) int {
+	slices.SortFunc(out.Communicators, func(a, b Communicator) int {
 		return cmp.Or(strings.Compare(a.Communicator, b.Communicator), strings.Compare(a.Library, b.Library))
 	})
 	for _, c := range out.Communicators {
-		slices.SortFunc(c.Ranks, func(a, b communicatorRank) int {
+		slices.SortFunc(c.Ranks, func(a, b CommunicatorRank) int {
 			return cmp.Or(
 				cmp.Compare(len(a.Rank), len(b.Rank)), strings.Compare(a.Rank, b.Rank), strings.Compare(a.ContainerID, b.ContainerID),
 			)
@@ -93,15 +97,13 @@ func collectiveList(k *Known, r *http.Request) (any, error) {
 	return k.inPart(out, len(k.Shares.Communicators), k.missing(k.Shares.Communicators != nil, "collective"))
 }
 
-func communicatorRankOf(owner identity.Owner, c *attribution.CommunicatorShare) communicatorRank {
-	r := communicatorRank{Owner: owner, Rank: c.Rank, Times: []launchTime{}}
+func communicatorRankOf(owner identity.Owner, c *attribution.CommunicatorShare) CommunicatorRank {
+	r := CommunicatorRank{Owner: owner, Rank: c.Rank, PID: c.Process.PID, Times: []launchTime{}}
 	for _, o := range c.Operations {
 		r.Launches += o.Count
 	}
-	if !c.LastLaunch.IsZero() {
-		at := c.LastLaunch.UTC()
-		r.LastLaunch = &at
-	}
+	r.LastLaunch = known(c.LastLaunch)
+	r.ProcessLastLaunch = known(slices.MaxFunc([]time.Time{c.LastLaunch, c.Process.LastLaunch, c.Process.LastGraph}, time.Time.Compare))
 	if c.Late.Known {
 		r.LateSeconds = &c.Late.Value
 	}
@@ -112,6 +114,14 @@ func communicatorRankOf(owner identity.Owner, c *attribution.CommunicatorShare) 
 		r.Times = append(r.Times, launchTime{l.Number, l.Time.UTC()})
 	}
 	return r
+}
+
+// known returns a time in UTC, or nil for no time.
+func known(at time.Time) *time.Time {
+	if at.IsZero() {
+		return nil
+	}
+	return new(at.UTC())
 }
 
 func clockOf(c *model.Clock) clock {

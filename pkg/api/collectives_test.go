@@ -28,20 +28,24 @@ func TestCollectives(t *testing.T) {
 					{Operation: "all_reduce", Launches: model.Launches{Count: 2}}, {Operation: "send", Launches: model.Launches{Count: 5}},
 				},
 				Late: model.Some(0.25), Launched: 2,
-				Kept: []model.KeptLaunch{{Number: 1, Time: time.Unix(1700000000, 0)}, {Number: 2, Time: time.Unix(1700000000, 5e8)}},
+				Kept:    []model.KeptLaunch{{Number: 1, Time: time.Unix(1700000000, 0)}, {Number: 2, Time: time.Unix(1700000000, 5e8)}},
+				Process: model.LaunchingProcess{PID: 413, LastLaunch: time.Unix(1700000001, 0)},
 			},
-			{Cgroup: 7, Library: "nccl", Version: "2.28.9", Key: "b0", Rank: "9", Ranks: 12},
+			{
+				Cgroup: 7, Library: "nccl", Version: "2.28.9", Key: "b0", Rank: "9", Ranks: 12,
+				Process: model.LaunchingProcess{PID: 412, LastGraph: time.Unix(1700000002, 0)},
+			},
 			{Cgroup: 7, Library: "rccl", Key: "a1", Parent: "b0", Rank: "parent-9"},
 		},
 	}
 	const (
 		owner = `{"workload":"","namespace":"","pod":"","container":"","container_id":"",`
 		clock = `{"code":0,"data":{"clock":{"state":"synchronized","estimated_error_seconds":0.00025,"maximum_error_seconds":0.02},"communicators":[`
-		split = `{"communicator":"a1","parent":"b0","library":"rccl","version":"","nranks":0,"ranks":[` + owner + `"rank":"parent-9","launches":0,` +
-			`"last_launch":null,"late_seconds":null,"number":null,"times":[]}]}`
-		world = `{"communicator":"b0","parent":"","library":"nccl","version":"2.28.9","nranks":12,"ranks":[` + owner + `"rank":"9","launches":0,` +
-			`"last_launch":null,"late_seconds":null,"number":null,"times":[]},` + owner + `"rank":"10","launches":7,` +
-			`"last_launch":"2023-11-14T22:13:20.5Z","late_seconds":0.25,"number":2,"times":[{"number":1,"time":"2023-11-14T22:13:20Z"},` +
+		split = `{"communicator":"a1","parent":"b0","library":"rccl","version":"","nranks":0,"ranks":[` + owner + `"rank":"parent-9","pid":0,"launches":0,` +
+			`"last_launch":null,"process_last_launch":null,"late_seconds":null,"number":null,"times":[]}]}`
+		world = `{"communicator":"b0","parent":"","library":"nccl","version":"2.28.9","nranks":12,"ranks":[` + owner + `"rank":"9","pid":412,"launches":0,` +
+			`"last_launch":null,"process_last_launch":"2023-11-14T22:13:22Z","late_seconds":null,"number":null,"times":[]},` + owner + `"rank":"10","pid":413,"launches":7,` +
+			`"last_launch":"2023-11-14T22:13:20.5Z","process_last_launch":"2023-11-14T22:13:21Z","late_seconds":0.25,"number":2,"times":[{"number":1,"time":"2023-11-14T22:13:20Z"},` +
 			`{"number":2,"time":"2023-11-14T22:13:20.5Z"}]}]}`
 		end = `]},"message":"success"}`
 	)

@@ -43,8 +43,12 @@ func (o *users) communicators(s *model.Snapshot) []CommunicatorShare {
 // join adds another process.
 func (c *CommunicatorShare) join(f *model.Communicator) {
 	c.Since, c.Late, c.Launched, c.Kept = time.Time{}, model.Optional{}, 0, nil // numbers of launches are of a process
+	graph := c.Process.LastGraph
 	if f.LastLaunch.After(c.LastLaunch) {
-		c.LastLaunch = f.LastLaunch
+		c.LastLaunch, c.Process = f.LastLaunch, f.Process
+	}
+	if graph.After(c.Process.LastGraph) {
+		c.Process.LastGraph = graph
 	}
 	c.Operations = slices.Clone(c.Operations) // of a fact, which does not change
 	for _, added := range f.Operations {

@@ -94,6 +94,21 @@ type TopoCommand struct {
 	JSON     bool   `name:"json" help:"Print the sensor's JSON answer."`
 }
 
+// JobCommand has the commands for a job.
+type JobCommand struct {
+	RAS RASCommand `cmd:"" name:"ras" help:"Ask NCCL's RAS of a job that stands. This may end the job: crashes are known."`
+}
+
+// RASCommand has the flags of job ras.
+type RASCommand struct {
+	Pod     string        `arg:"" help:"[NAMESPACE/]POD or workload with ranks on this node."`
+	URL     string        `name:"url" default:"http://127.0.0.1:9847" help:"Sensor of this node, optionally http://USER:PASSWORD@HOST."`
+	Port    uint16        `name:"port" default:"28028" help:"Port of RAS, as in NCCL_RAS_ADDR."`
+	Timeout time.Duration `name:"timeout" default:"30s" help:"Maximum time."`
+	Procfs  string        `name:"path.procfs" default:"/proc" placeholder:"DIR" help:"Procfs mount point of the node."`
+	Force   bool          `name:"force" help:"Ask although a rank launched within 60 s, or crashes of the library's version are known."`
+}
+
 // GPUCommand has the commands for the GPUs of a running sensor.
 type GPUCommand struct {
 	Release ReleaseCommand `cmd:"" help:"Close NVIDIA's library to unload the driver, reset a GPU or change MIG."`

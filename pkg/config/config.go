@@ -43,6 +43,7 @@ type CLI struct {
 	Taint     TaintCommand     `cmd:"" tool:"" set:"listen=:9853" help:"Mark sick Kubernetes nodes and GPUs, from Prometheus."`
 	Peers     PeersCommand     `cmd:"" tool:"" help:"Show a running sensor's connections between workloads and remote ports."`
 	Topo      TopoCommand      `cmd:"" tool:"" help:"Show the distance between GPUs and HCAs, and their workloads."`
+	Job       JobCommand       `cmd:"" tool:"" name:"job" help:"Ask about a job."`
 	GPU       GPUCommand       `cmd:"" tool:"" name:"gpu" help:"Release a running sensor's GPUs for maintenance."`
 	Inventory InventoryCommand `cmd:"" tool:"" name:"inventory" help:"Accept the node's devices as they are."`
 	Version   VersionCommand   `cmd:"" help:"Print the version."`

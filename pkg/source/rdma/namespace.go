@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -100,7 +99,7 @@ func (n namespace) enter(fn func() error) error {
 		return errOther
 	}
 	done := make(chan error, 1)
-	onOwnThread(func() {
+	safely.OnOwnThread("rdma", func() {
 		result := safely.ErrPanicked
 		defer func() { done <- result }()
 		err := unix.Setns(fd, unix.CLONE_NEWNET)
@@ -115,25 +114,4 @@ func (n namespace) enter(fn func() error) error {
 		result = err
 	})
 	return <-done
-}
-
-// onOwnThread runs fn on a thread that ends with fn, because the thread stays in another namespace: when a goroutine
-// ends while it is locked to its thread, the thread ends.
-func onOwnThread(fn func()) {
-	go safely.Do("rdma", func() {
-		runtime.LockOSThread()
-		if unix.Gettid() != unix.Getpid() {
-			fn()
-			return
-		}
-		// The main thread does not end, and /proc/self shows its namespaces. While this goroutine holds the main
-		// thread, fn runs on another thread.
-		started := make(chan struct{})
-		onOwnThread(func() {
-			close(started)
-			fn()
-		})
-		<-started
-		runtime.UnlockOSThread()
-	})
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/netlink"
+	"github.com/accelscope/accelscope/pkg/safely"
 	"github.com/accelscope/accelscope/pkg/source/rdma/nldev"
 	"github.com/accelscope/accelscope/pkg/source/rdma/sysfs"
 	"github.com/accelscope/accelscope/tests/tools/child"
@@ -123,7 +124,7 @@ func TestEnterNamespace(t *testing.T) {
 func TestOwnThread(t *testing.T) {
 	done := make(chan int, 200)
 	for range cap(done) {
-		onOwnThread(func() { done <- unix.Gettid() })
+		safely.OnOwnThread("rdma", func() { done <- unix.Gettid() })
 	}
 	for range cap(done) {
 		if tid := <-done; tid == unix.Getpid() {
@@ -254,7 +255,7 @@ func TestDenied(t *testing.T) {
 	cmd := command(context.Background(), "/proc/self/exe", "-test.run=^TestDenied$", "-test.v")
 	cmd.Env = append(os.Environ(), "ACCELSCOPE_DENIED="+strconv.Itoa(otherNamespace(t).PID), "GORACE=atexit_sleep_ms=0")
 	done := make(chan struct{})
-	onOwnThread(func() {
+	safely.OnOwnThread("rdma", func() {
 		defer close(done)
 		for _, c := range []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_PTRACE} {
 			if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {

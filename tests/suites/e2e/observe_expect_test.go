@@ -57,8 +57,6 @@ var unrecorded = map[string]string{
 	"job_name:container_gpu_allocated:idle_hours1d":                                               noJob,
 	"job_name:container_gpu_energy_joules:rate5m":                                                 noJob,
 	"job_name:container_gpu_energy_joules:kwh1d":                                                  noJob,
-	"namespace:container_gpu_energy_joules:rate5m":                                                noEnergy,
-	"namespace:container_gpu_energy_joules:kwh1d":                                                 noEnergy,
 	"job_name:container_gpu_energy_joules:idle_rate5m":                                            noJob,
 	"job_name:container_gpu_energy_joules:idle_kwh1d":                                             noJob,
 	"job_name:container_cpu_energy_joules:rate5m":                                                 noJob,
@@ -93,10 +91,9 @@ const (
 	noManagement   = "the HCAs of files are equally fast, and Soft-RoCE has no board"
 	noOthers       = "no HCA has completions of three workloads"
 	// TestJobOverNodes (cmd/accelscope) and the tests of the rules have jobs.
-	noEnergy = "the energy counter of the fake H100 does not grow"
-	noRAPL   = "an emulated CPU has no RAPL"
-	noPrice  = "the user sets it"
-	noJob    = "the containers of the guest are in no job"
+	noRAPL  = "an emulated CPU has no RAPL"
+	noPrice = "the user sets it"
+	noJob   = "the containers of the guest are in no job"
 )
 
 // expected are the alerts that the events in the guest must raise (they would fire if the events continued), with the
