@@ -15,10 +15,10 @@ import (
 	"github.com/accelscope/accelscope/pkg/client"
 	"github.com/accelscope/accelscope/pkg/config"
 	"github.com/accelscope/accelscope/pkg/format"
+	"github.com/accelscope/accelscope/pkg/ras"
 )
 
-// A query of RAS may end the processes of a job (NVIDIA/nccl#1669, #1718, #1762, #2346), mostly while communicators are made. So a job
-// is asked that stands anyway.
+// A query of RAS may end the processes of a job, mostly while communicators are made. So a job is asked that stands anyway.
 const stands = time.Minute
 
 // Crashes are known of these versions of NCCL: the code that #2346 names is in 2.30.7. RCCL has the same versions.
@@ -45,7 +45,7 @@ func jobRAS(ctx context.Context, c *config.RASCommand, stdout io.Writer) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, fmt.Errorf("no answer within %v", c.Timeout))
 	defer cancel()
-	err = askRAS(ctx, c, ranks.pids, stdout)
+	err = ras.Ask(ctx, c.Procfs, c.Port, ranks.pids, stdout)
 	if ctx.Err() != nil {
 		err = errors.Join(context.Cause(ctx), err)
 	}

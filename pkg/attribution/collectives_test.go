@@ -22,7 +22,7 @@ func TestJoin(t *testing.T) {
 	c.Late, c.Launched, c.Kept = model.Some(3), 3, []model.KeptLaunch{{Number: 3}}
 	c.Process = model.LaunchingProcess{PID: 1, LastGraph: time.Unix(6, 0)}
 	c.join(&model.Communicator{
-		Process: model.LaunchingProcess{PID: 2, LastLaunch: time.Unix(7, 0)},
+		Process:    model.LaunchingProcess{PID: 2, LastLaunch: time.Unix(7, 0)},
 		LastLaunch: time.Unix(7, 0), Operations: []model.CommunicatorOperation{operation("recv", 3), operation("send", 4)},
 	})
 	want := model.Communicator{

@@ -4,8 +4,7 @@ package safely
 
 import (
 	"runtime"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 )
 
 // OnOwnThread is Do in a goroutine on a thread that ends with f, for a thread that stays in another namespace: when a goroutine ends while
@@ -13,7 +12,7 @@ import (
 func OnOwnThread(source string, f func()) {
 	go Do(source, func() {
 		runtime.LockOSThread()
-		if unix.Gettid() != unix.Getpid() {
+		if syscall.Gettid() != syscall.Getpid() {
 			f()
 			return
 		}

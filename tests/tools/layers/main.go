@@ -102,6 +102,7 @@ var plants = map[string]plant{
 	"program":                 {"pkg/program/planted.go", module + "pkg/model"},
 	"httpserver":              {"pkg/httpserver/planted.go", module + "pkg/engine"},
 	"client":                  {"pkg/client/planted.go", module + "pkg/engine"},
+	"ras":                     {"pkg/ras/planted.go", module + "pkg/engine"},
 	"control":                 {"pkg/control/planted.go", module + "pkg/source/nvidia"},
 	"doctor":                  {"pkg/doctor/planted.go", module + "pkg/metrics"},
 	"sensor":                  {"pkg/sensor/planted.go", module + "pkg/top"},
