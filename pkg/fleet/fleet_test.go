@@ -96,7 +96,7 @@ func TestExpand(t *testing.T) {
 type fakePrometheus struct {
 	vectors  map[string]model.Vector
 	matrices map[string]model.Matrix
-	broken  atomic.Bool
+	broken   atomic.Bool
 
 	mu    sync.Mutex
 	asked []string

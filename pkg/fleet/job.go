@@ -113,7 +113,8 @@ func (r *Reader) Job(ctx context.Context, s *State, name JobName) (report *JobRe
 		past := r.ask(ctx, now, maxPast, queriesAtOnce, values, pastQueries...)
 		report.addPast(past, now)
 		report.cite(values)
-		return report, append(a.problems, past.problems...), a.charged + past.charged + joinedBytes["alerts"]*len(report.Alerts)
+		report.Problems = append(append([]string{}, a.problems...), past.problems...)
+		return report, report.Problems, a.charged + past.charged + joinedBytes["alerts"]*len(report.Alerts)
 	})
 }
 

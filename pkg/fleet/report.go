@@ -23,6 +23,7 @@ type JobReport struct {
 	Events   []Event   `json:"events"`  // alerts that fired, and do not fire now; the latest first
 	Past     Past      `json:"past"`
 	Figures  []Figure  `json:"figures"`
+	Problems []string  `json:"problems"` // what was not answered
 
 	index index
 }

@@ -168,21 +168,7 @@ func figureOf(f fleet.Figure) string {
 	if f.Each {
 		return "each"
 	}
-	return web.Optional(f.Value, func(v float64) string {
-		switch f.Unit {
-		case "J":
-			return fmt.Sprintf("%.3g kWh (%.4g J)", v/3.6e6, v)
-		case "h":
-			return hours(v)
-		case "B/s":
-			return perSecondSize(v)
-		case "1/s":
-			return format.PerSecond(v)
-		case "s":
-			return format.Duration(v)
-		}
-		return strings.TrimSpace(fmt.Sprintf("%.4g %s", v, f.Unit))
-	})
+	return web.Optional(f.Value, func(v float64) string { return format.Figure(v, f.Unit) })
 }
 
 func (o Options) memberRow(m *fleet.Member) memberRow {

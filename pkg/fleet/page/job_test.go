@@ -26,7 +26,8 @@ func waiting() fleet.JobReport {
 			{Workload: "ml/a/main", Node: "n1", Lost: true},
 		},
 		Alerts: []fleet.Alert{alert}, Events: []fleet.Event{{Alert: alert, Until: at.Add(-time.Minute)}},
-		Past: fleet.Past{Begin: at.Add(-6 * time.Hour), StepSeconds: 600, Members: 2},
+		Problems: []string{"member_ratio: timeout"},
+		Past:     fleet.Past{Begin: at.Add(-6 * time.Hour), StepSeconds: 600, Members: 2},
 		Figures: []fleet.Figure{
 			{Name: "GPU energy, last day", Unit: "J", Value: new(7.2e6), PromQL: []string{`a{x="<b>"}`}},
 			{Name: "CPU and memory energy, last day", Unit: "J", PromQL: []string{"b"}},

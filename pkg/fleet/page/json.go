@@ -43,12 +43,7 @@ func stateJSON(w http.ResponseWriter, _ *http.Request, s *fleet.State, _ *asked)
 
 // jobJSON answers with what is known about a job.
 func jobJSON(w http.ResponseWriter, _ *http.Request, s *fleet.State, a *asked) {
-	writeJob(w, s, a, func() any {
-		return struct {
-			*fleet.JobReport
-			Problems []string `json:"problems"`
-		}{a.report, append([]string{}, a.problems...)}
-	})
+	writeJob(w, s, a, func() any { return a.report })
 }
 
 // matrixJSON answers with the matrix of a job.

@@ -22,10 +22,10 @@ import (
 
 // fakeFleet is a FAKE reader of a state.
 type fakeFleet struct {
-	state   *fleet.State
-	report  fleet.JobReport
-	found   []fleet.Found
-	asked   []string // what was searched for
+	state  *fleet.State
+	report fleet.JobReport
+	found  []fleet.Found
+	asked  []string // what was searched for
 }
 
 func (f *fakeFleet) Read() *fleet.State { return f.state }
@@ -33,7 +33,9 @@ func (f *fakeFleet) Read() *fleet.State { return f.state }
 func (f *fakeFleet) Enter(context.Context, netip.Addr) (func(), error) { return func() {}, nil }
 
 func (f *fakeFleet) Job(context.Context, *fleet.State, fleet.JobName) (*fleet.JobReport, []string) {
-	return &f.report, nil
+	report := f.report
+	report.Problems = append([]string{}, report.Problems...)
+	return &report, report.Problems
 }
 
 func (f *fakeFleet) Search(_ context.Context, text string) ([]fleet.Found, []string) {

@@ -28,11 +28,12 @@ func (f fakeJob) Read() *fleet.State {
 
 func (f fakeJob) Enter(context.Context, netip.Addr) (func(), error) { return func() {}, nil }
 
-func (f fakeJob) Members(context.Context, fleet.JobName) (members []fleet.Member, problems []string) {
+func (f fakeJob) Job(context.Context, *fleet.State, fleet.JobName) (*fleet.JobReport, []string) {
+	r := &fleet.JobReport{Summary: "The job waits for ml/train-0/main.", Severity: fleet.Warning, Figures: []fleet.Figure{{Name: "GPUs", PromQL: []string{"up"}}}}
 	for i := range f.nodes {
-		members = append(members, fleet.Member{Workload: fmt.Sprintf("ml/train-%d/main", i), Node: f.node(i)})
+		r.Members = append(r.Members, fleet.Member{Workload: fmt.Sprintf("ml/train-%d/main", i), Node: f.node(i)})
 	}
-	return members, nil
+	return r, nil
 }
 
 func (f fakeJob) Search(context.Context, string) ([]fleet.Found, []string) { return nil, nil }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/promql/promqltest"
 )
 
@@ -44,6 +46,64 @@ func TestFleetQueries(t *testing.T) {
 	}
 	if _, err := ref.Check(`max by (nothing) (gpu_info)`); err == nil {
 		t.Error("a label that does not exist is accepted")
+	}
+}
+
+// TestFleetJob: an engine finds members without a scrape, joules, and the past of a job: alerts only while the job had a member on the node,
+// and the busier direction of HCAs.
+func TestFleetJob(t *testing.T) {
+	const info, job = `instance_workload:accelscope_workload_info:job`, `namespace="x",job_kind="x",job_name="x"`
+	storage := promqltest.LoadedStorage(t, `load 1m
+  accelscope_build_info{instance="x"} 1x120
+  accelscope_build_info{instance="late"} 1x120
+  accelscope_build_info{instance="gone"} 1x100 stale
+  `+info+`{instance="x",workload="w/x",container_id="1",`+job+`} 1x120
+  `+info+`{instance="gone",workload="w/gone",container_id="2",`+job+`} 1x100 stale
+  `+info+`{instance="other",workload="w/other",container_id="3",namespace="x",job_kind="x",job_name="y"} 1x120
+  `+info+`{instance="late",workload="w/late",container_id="4",`+job+`} _x60 1x20 stale
+  job_name:container_gpu_energy_joules:kwh1d{`+job+`} 2x120
+  job_name:container_gpu_energy_joules:kwh1d{namespace="x",job_kind="x",job_name="y"} 5x120
+  ALERTS{alertname="x",alertstate="firing",instance="x"} _x50 1x9 stale
+  ALERTS_FOR_STATE{alertname="x",instance="x"} _x45 2700x14 stale
+  ALERTS{alertname="x",alertstate="firing",instance="late"} 1x30 stale
+  ALERTS_FOR_STATE{alertname="x",instance="late"} 0x30 stale
+  container_gpu_utilization_ratio{instance="x",namespace="x",workload="w/x",container_id="1",uuid="a",engine="sm"} 0.5x120
+  container_gpu_utilization_ratio{instance="x",namespace="x",workload="w/x",container_id="1",uuid="a",engine="memory"} 0.1x120
+  container_gpu_utilization_ratio{instance="x",namespace="x",workload="w/x",container_id="1",uuid="b",engine="sm"} 1x120
+  instance_device_port:infiniband_port_transmit_utilization:ratio_rate5m{instance="x",device="m",port="1"} 0.2x120
+  instance_device_port:infiniband_port_receive_utilization:ratio_rate5m{instance="x",device="m",port="1"} 0.7x120
+  instance_device_port:infiniband_port_receive_utilization:ratio_rate5m{instance="x",device="n",port="1"} 0.1x120
+`)
+	engine := promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery)
+	ask := func(name string) parser.Value {
+		query, err := engine.NewInstantQuery(t.Context(), storage, nil, fleetQueries(t)[name], time.Unix(120*60, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		result := query.Exec(t.Context())
+		if result.Err != nil {
+			t.Fatal(result.Err)
+		}
+		return result.Value
+	}
+	for name, want := range map[string]map[string]float64{
+		"members": {"x": 1}, "members_lost": {"gone": 1}, "energy_gpus": {"": 7.2e6}, "energy_cpus": {},
+	} {
+		got := map[string]float64{}
+		for _, s := range ask(name).(promql.Vector) {
+			got[s.Metric.Get("instance")] = s.F
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s:\n%s", name, diff)
+		}
+	}
+	for name, want := range map[string]promql.FPoint{
+		"strip_gpus": {T: 7200_000, F: .75}, "strip_hcas": {T: 7200_000, F: .7}, "events": {T: 58 * 60_000, F: 2700},
+	} {
+		got := ask(name).(promql.Matrix)
+		if len(got) != 1 || got[0].Metric.Get("instance") != "x" || got[0].Floats[len(got[0].Floats)-1] != want {
+			t.Errorf("%s: %v, want %v at the end", name, got, want)
+		}
 	}
 }
 
