@@ -19,8 +19,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/fleet/page"
 )
 
-// fakeJob is a FAKE Prometheus with the sensors of a job's nodes.
-type fakeJob struct{ nodes int }
+// fakeJob is a FAKE Prometheus, fakeSensors are the FAKE sensors of the job's nodes.
+type (
+	fakeJob     struct{ nodes int }
+	fakeSensors struct{ fakeJob }
+)
 
 func (f fakeJob) Read() *fleet.State {
 	return &fleet.State{At: time.Now(), Alerts: []fleet.Alert{}, Jobs: []fleet.Job{{JobName: fleet.JobName{Namespace: "ml", Kind: "Job", Name: "train"}}}}
@@ -41,7 +44,7 @@ func (f fakeJob) Search(context.Context, string) ([]fleet.Found, []string) { ret
 func (f fakeJob) node(i int) string { return fmt.Sprintf("gpu%04d.cluster.example:9847", i) }
 
 // Job has a node that does not answer, and a hostile address.
-func (f fakeJob) Job(fleet.JobName, []fleet.Member) *matrix.Matrix {
+func (f fakeSensors) Job(fleet.JobName, []fleet.Member) *matrix.Matrix {
 	m := &matrix.Matrix{At: time.Now(), NotAsked: []string{foreign}}
 	for i := range f.nodes {
 		m.Nodes = append(m.Nodes, matrix.Node{Name: f.node(i), Peers: i > 0, Addresses: true})
@@ -61,7 +64,7 @@ func TestConnectedNodes(t *testing.T) {
 	for nodes, cell := range map[int]string{3: "#matrix tbody tr:nth-child(2) td:nth-child(2)", 17: "#matrix tbody tr:first-child td:last-child"} {
 		f := fakeJob{nodes}
 		mux := http.NewServeMux()
-		for pattern, h := range page.Handlers(page.Options{Reader: f, Matrix: f, Version: "test"}) {
+		for pattern, h := range page.Handlers(page.Options{Reader: f, Matrix: fakeSensors{f}, Version: "test"}) {
 			mux.Handle(pattern, h)
 		}
 		s := httptest.NewServer(mux)

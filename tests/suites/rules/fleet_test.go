@@ -3,6 +3,7 @@
 package rules
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,7 +18,7 @@ import (
 )
 
 // fleetQueries returns the queries of the page of all nodes by name. Strings replace their placeholders.
-func fleetQueries(t *testing.T) map[string]string {
+func fleetQueries(t testing.TB) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile("../../../pkg/fleet/queries.promql")
 	if err != nil {
@@ -147,5 +148,57 @@ func TestFleetRanks(t *testing.T) {
 	last := ask("member_last_launch")
 	if last["n1 ml/nodes-0/main"] != 25*60-601 || last["n1 ml/ahead-0/main"] != 0 || len(last) != 16 {
 		t.Errorf("last launches: %v", last)
+	}
+}
+
+// BenchmarkFleetJob asks all that the page of a job with 1,000 members asks, each with eight GPUs, a communicator's rank and an alert.
+func BenchmarkFleetJob(b *testing.B) {
+	const members, job = 1000, `namespace="x",job_kind="x",job_name="x"`
+	var load, nodes strings.Builder
+	load.WriteString("load 1m\n")
+	add := func(name, labels string, more ...string) {
+		fmt.Fprintf(&load, "  %s{%s} 1x360\n", name, strings.Join(append([]string{labels}, more...), ","))
+	}
+	for i := range members {
+		of := fmt.Sprintf(`job="j",instance="n%d",workload="w/%d",container_id="c%d",namespace="x"`, i, i, i)
+		fmt.Fprintf(&nodes, "n%d|", i)
+		add("instance_workload:accelscope_workload_info:job", of, job[len(`namespace="x",`):])
+		add("accelscope_build_info", fmt.Sprintf(`instance="n%d"`, i))
+		rank := fmt.Sprintf(`communicator="a",rank="%d"`, i)
+		add("container_collective_launches_total", of, rank, `operation="all_reduce",library="nccl"`)
+		add("container_collective_last_launch_timestamp_seconds", of, rank)
+		add("container_collective_communicator_info", of, rank, `nranks="1000"`)
+		add("container_collective_coverage", of, `reason="complete"`)
+		add("ALERTS", fmt.Sprintf(`instance="n%d",alertname="x",alertstate="firing"`, i))
+		add("ALERTS_FOR_STATE", fmt.Sprintf(`instance="n%d",alertname="x"`, i))
+		for gpu := range 8 {
+			uuid := fmt.Sprintf(`uuid="%d-%d"`, i, gpu)
+			add("container_gpu_allocated", of, uuid)
+			add("container_gpu_processes", of, uuid)
+			if i < 64 {
+				add("container_gpu_utilization_ratio", of, uuid)
+			}
+		}
+	}
+	storage := promqltest.LoadedStorage(b, load.String())
+	first := strings.Join(strings.Split(nodes.String(), "|")[:64], "|")
+	engine := promqltest.NewTestEngine(b, false, 0, 50e6)
+	for name, text := range fleetQueries(b) {
+		if !regexp.MustCompile(`^(member|energy|strip|events)`).MatchString(name) {
+			continue
+		}
+		text = strings.ReplaceAll(text, `instance=~"x"`, `instance=~"`+first+`"`)
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				query, err := engine.NewInstantQuery(b.Context(), storage, nil, text, time.Unix(360*60, 0))
+				if err != nil {
+					b.Fatal(err)
+				}
+				if result := query.Exec(b.Context()); result.Err != nil {
+					b.Fatal(result.Err)
+				}
+				query.Close()
+			}
+		})
 	}
 }
