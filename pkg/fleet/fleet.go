@@ -128,7 +128,7 @@ type Member struct {
 	Node        string `json:"node"`
 	// Lost: the sensor of the node does not answer. The member may have ended since.
 	Lost       bool       `json:"lost"`
-	Alerts     int        `json:"alerts"` // that fire for the workload
+	Alerts     int        `json:"alerts"` // that fire for the workload, or for its node and no workload
 	Worst      Severity   `json:"worst"`
 	GPUs       *float64   `json:"gpus"`      // given
 	Used       *float64   `json:"gpus_used"` // with a process

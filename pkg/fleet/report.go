@@ -28,8 +28,8 @@ type JobReport struct {
 	index index
 }
 
-// index finds members by node and workload, and nodes with members by node and "".
-type index map[[2]string]int
+// index lists members by node and workload, and by node and "".
+type index map[[2]string][]int
 
 // Past is the time of the strips of the first members.
 type Past struct {
@@ -52,8 +52,10 @@ type Figure struct {
 func reportOf(s *State, name JobName, members []Member, a *answers, now time.Time) *JobReport {
 	r := &JobReport{At: now.UTC(), Job: Job{JobName: name}, Members: members, Unknown: []string{}, index: index{}}
 	for i := range members {
-		r.index[[2]string{members[i].Node, ""}] = -1
-		r.index[[2]string{members[i].Node, members[i].Workload}] = i
+		for _, workload := range []string{"", members[i].Workload} {
+			key := [2]string{members[i].Node, workload}
+			r.index[key] = append(r.index[key], i)
+		}
 	}
 	if i := slices.IndexFunc(s.Jobs, func(j Job) bool { return j.JobName == name }); i >= 0 {
 		r.Job = s.Jobs[i]
@@ -63,18 +65,14 @@ func reportOf(s *State, name JobName, members []Member, a *answers, now time.Tim
 	}
 	for i := range s.Alerts {
 		alert := &s.Alerts[i]
-		at, ok := r.index.of(alert)
-		if !ok {
-			continue
-		}
-		if len(r.Alerts) < maxEvents {
+		of := r.index.of(alert)
+		if len(of) > 0 && len(r.Alerts) < maxEvents {
 			r.Alerts = append(r.Alerts, *alert)
 		}
-		if at < 0 {
-			continue
-		}
-		if members[at].Alerts++; members[at].Alerts == 1 {
-			members[at].Worst = alert.Severity // alerts are sorted
+		for _, at := range of {
+			if members[at].Alerts++; members[at].Alerts == 1 {
+				members[at].Worst = alert.Severity // alerts are sorted
+			}
 		}
 	}
 	slices.SortStableFunc(r.Members, func(a, b Member) int {
@@ -100,10 +98,12 @@ func (m *Member) rank() int {
 	return 4
 }
 
-// of returns the member of an alert, -1 if the alert is of a node with members and of no workload.
-func (x index) of(a *Alert) (at int, ok bool) {
-	at, ok = x[[2]string{a.Node, a.Labels["workload"]}]
-	return at, ok && a.Node != ""
+// of lists the member of an alert, or all members on the node of an alert of no workload.
+func (x index) of(a *Alert) []int {
+	if a.Node == "" {
+		return nil
+	}
+	return x[[2]string{a.Node, a.Labels["workload"]}]
 }
 
 // unknown lists what the summary does not judge.

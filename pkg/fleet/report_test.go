@@ -66,6 +66,7 @@ func TestSummary(t *testing.T) {
 			want: "GPULost fires for n2, a node of the job, and 1 more alert.", severity: Critical,
 			alerts: []Alert{lost, late, alert("GPULost", Critical, "n9", ""), alert("RDMAFault", Warning, "n1", "ml/other/main")}, first: "n2",
 		},
+		{want: "GPULost fires for n2, a node of the job.", severity: Critical, alerts: []Alert{lost}, first: "n2"},
 		{want: "JobMemberLate fires for n2 ml/b/main.", severity: Info, alerts: []Alert{late}, first: "n2"},
 		{
 			want: "No member has launched a collective for 6m12s.", severity: Info, alerts: []Alert{late}, first: "n2",
