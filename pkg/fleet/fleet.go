@@ -7,8 +7,8 @@
 // for some seconds, so that the number of queries does not grow with the number of viewers.
 //
 // connect.go sends a query, stream.go decodes the answer, memory.go bounds its memory, query.go sends the queries of a
-// view. read.go makes a State, job.go and search.go answer viewers' questions, visits.go limits the viewers, and
-// reader.go and memo.go keep the answers.
+// view. read.go makes a State, job.go and search.go answer viewers' questions, report.go and past.go say how a job is and
+// was, visits.go limits the viewers, and reader.go and memo.go keep the answers.
 package fleet
 
 import (

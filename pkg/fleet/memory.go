@@ -37,7 +37,8 @@ var joinedBytes = map[string]int{
 	"transmit": 100, "receive": 100, "transmit_attributed": 100, "receive_attributed": 100,
 	"gpus": 300, "ports": 350, "functions": 100,
 	"rail_transmit": 16, "rail_receive": 16, "rail_errors": 16, "rail_lost": 16, "rail_pause": 16,
-	"members": 900, "members_lost": 900, "events": 900, "strip_gpus": 600, "strip_hcas": 600, "member_transmit": 32, "member_receive": 32, "found_workloads": 400, "found_gpus": 400, "found_devices": 400,
+	"members": 900, "members_lost": 900, "events": 900, "strip_gpus": 600, "strip_hcas": 600,
+	"member_transmit": 32, "member_receive": 32, "found_workloads": 400, "found_gpus": 400, "found_devices": 400,
 }
 
 // alertLabelBytes are charged for each label of an alert, which is in a map.

@@ -99,7 +99,8 @@ func strip(runs []run, begin, end time.Time) []*float64 {
 	out := make([]*float64, end.Sub(begin)/stripStep+1)
 	for _, one := range runs {
 		for at := one.from; at <= one.to; at += stripStep.Milliseconds() {
-			if i := (at - begin.UnixMilli()) / stripStep.Milliseconds(); at >= begin.UnixMilli() && i < int64(len(out)) && finite(one.value) {
+			after := at - begin.UnixMilli()
+			if i := after / stripStep.Milliseconds(); after >= 0 && i < int64(len(out)) && finite(one.value) {
 				out[i] = new(one.value)
 			}
 		}

@@ -3,6 +3,7 @@
 package fleet
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -25,9 +26,7 @@ func reported(t *testing.T, s *State, f *fakePrometheus, more map[string]model.V
 		"members": {one(memberA, 1), one(memberB, 1)}, "energy_gpus": {one("namespace=ml", 7.2e6)},
 		"member_last_launch": {one(memberA, 2), one(memberB, 3)},
 	}
-	for name, v := range more {
-		f.vectors[name] = v
-	}
+	maps.Copy(f.vectors, more)
 	r := f.reader(t, "")
 	r.now = func() time.Time { return now }
 	report, problems := r.Job(t.Context(), s, JobName{"ml", "Job", "train"})

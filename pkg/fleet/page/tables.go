@@ -38,7 +38,7 @@ func (o Options) jobRow(j *fleet.Job) jobRow {
 	r := jobRow{
 		Name: format.Escape(j.String()), Link: jobLink(j.JobName),
 		Members: fmt.Sprint(j.Members, " on ", j.Nodes, plural(j.Nodes, " node")),
-		GPUs:    web.Optional(j.GPUs, format.Count), Idle: web.Optional(j.Idle, format.Count), Wasted: web.Optional(j.IdleHours, func(h float64) string { return format.Figure(h, "h") }),
+		GPUs:    web.Optional(j.GPUs, format.Count), Idle: web.Optional(j.Idle, format.Count), Wasted: web.Optional(j.IdleHours, hours),
 		Out: rate(j.Transmit), In: rate(j.Receive), Errors: web.Optional(j.Errors, format.PerSecond),
 		Verbs: web.Optional(j.VerbsP99, format.Duration), Completion: web.Optional(j.CompletionP99, format.Duration),
 		Grafana: o.dashboard("accelscope-jobs", "namespace", j.Namespace, "job_name", j.Name), Outlier: format.None,
@@ -52,6 +52,8 @@ func (o Options) jobRow(j *fleet.Job) jobRow {
 }
 
 func slower(ratio float64) string { return fmt.Sprintf("%.1f× median", ratio) }
+
+func hours(h float64) string { return format.Figure(h, "h") }
 
 func rate(r *fleet.Rate) string {
 	switch {
