@@ -24,6 +24,7 @@ import (
 type fakeFleet struct {
 	state  *fleet.State
 	report fleet.JobReport
+	jobs   int // asked for
 	found  []fleet.Found
 	asked  []string // what was searched for
 }
@@ -33,6 +34,7 @@ func (f *fakeFleet) Read() *fleet.State { return f.state }
 func (f *fakeFleet) Enter(context.Context, netip.Addr) (func(), error) { return func() {}, nil }
 
 func (f *fakeFleet) Job(context.Context, *fleet.State, fleet.JobName) (*fleet.JobReport, []string) {
+	f.jobs++
 	report := f.report
 	report.Problems = append([]string{}, report.Problems...)
 	return &report, report.Problems
