@@ -23,8 +23,8 @@ func topRun(ctx context.Context, c *config.TopCommand, stdout io.Writer) error {
 		nodes = fleet.NewReader(api)
 	}
 	return top.Run(ctx, top.Options{
-		Fleet: nodes,
-		URL:   c.URL, Interval: c.Interval, Once: c.Once, Plain: c.Plain, Out: stdout,
+		Fleet: nodes, Job: c.Job,
+		URL: c.URL, Interval: c.Interval, Once: c.Once, Plain: c.Plain, Out: stdout,
 		Devices: c.Devices, Sort: c.Sort, Filter: c.Filter, JSON: c.JSON, NoColor: os.Getenv("NO_COLOR") != "", // https://no-color.org
 	})
 }

@@ -12,8 +12,10 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 
@@ -21,6 +23,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/fleet/matrix"
 	"github.com/accelscope/accelscope/pkg/overview"
+	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 // fleet compares the page of all nodes, from this Prometheus, with the REST answers of the sensors: nodes, jobs, members and GPUs. The sensors
@@ -106,6 +109,16 @@ func (p *prometheus) fleet(t *testing.T, nodes []*jobNode) {
 	if job.Members != 2 || *job.GPUs != 4 || *job.Idle != 2 {
 		t.Errorf("the sensors list other members or GPUs: %+v", job)
 	}
+	printed, err := child.Command(t.Context(), build(t), "top", "--once", "--json", "--prometheus="+p.url, "--job=ml/train").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, text := range map[string]string{"the page": page("/api/v1/job" + query), "top": string(printed)} {
+		p.report(t, what, text, nodes, job)
+	}
+	if html := page("/job/ml/train"); !strings.Contains(html, "<h1>ml/JobSet/train</h1>") || !strings.Contains(html, "not known: ") {
+		t.Errorf("the page of the job by its name: %s", html)
+	}
 	prometheus, err := fleet.Connect(p.url, "")
 	if err != nil {
 		t.Fatal(err)
@@ -124,4 +137,37 @@ func (p *prometheus) fleet(t *testing.T, nodes []*jobNode) {
 		}
 	}
 	t.Error(fmt.Sprint("the page has no such job: ", s.Jobs))
+}
+
+// report compares what is said about a job with the members on the nodes, and its figures with this Prometheus's answers to their queries.
+func (p *prometheus) report(t *testing.T, what, text string, nodes []*jobNode, job fleet.Job) {
+	t.Helper()
+	var got fleet.JobReport
+	if err := json.Unmarshal([]byte(text), &got); err != nil {
+		t.Fatalf("%s: %v: %s", what, err, text)
+	}
+	if got.Job.JobName != job.JobName || len(got.Members) != job.Members || got.Summary == "" || len(got.Problems) > 0 ||
+		!slices.Contains(got.Unknown, "launches of collectives of 2 members") {
+		t.Errorf("%s: %q, unknown %q, problems %q, members %+v", what, got.Summary, got.Unknown, got.Problems, got.Members)
+	}
+	for _, n := range nodes {
+		if !slices.ContainsFunc(got.Members, func(m fleet.Member) bool { return m.Node == n.instance && *m.GPUs == 2 && *m.Used == 1 }) {
+			t.Errorf("%s: no member on %s with two GPUs, one in use", what, n.instance)
+		}
+	}
+	figures := map[string]*float64{"GPUs": job.GPUs, "Idle GPUs": job.Idle}
+	for _, f := range got.Figures {
+		want, ok := figures[f.Name]
+		if !ok {
+			continue
+		}
+		answer := p.ask(t, f.PromQL[0], time.Now(), 0)
+		if f.Value == nil || *f.Value != *want || len(answer.Series) != 1 || answer.Series[0].Value.Value != *want {
+			t.Errorf("%s: %+v, and Prometheus answers %+v", what, f, answer.Series)
+		}
+		delete(figures, f.Name)
+	}
+	if len(figures) > 0 {
+		t.Errorf("%s: no %v", what, figures)
+	}
 }

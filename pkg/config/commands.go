@@ -47,6 +47,7 @@ type TopCommand struct {
 
 	Prometheus string `name:"prometheus" placeholder:"URL" help:"Show all nodes from this Prometheus."`
 	PrometheusFlags
+	Job string `name:"job" placeholder:"NAME" help:"With --prometheus: show [NAMESPACE/][KIND/]NAME and its members."`
 }
 
 // FleetCommand has the flags of the page of all nodes.

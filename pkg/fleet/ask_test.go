@@ -23,7 +23,14 @@ func TestMembers(t *testing.T) {
 		"member_ratio":     {one(c, 99)},
 		"member_behind":    {one(d, 1)}, "member_last_launch": {one(d, 601), one(a, 600)},
 	}}
-	got, problems := f.reader(t, "").Members(t.Context(), JobName{"ml", "Job", `a"b`})
+	report, problems := f.reader(t, "").Job(t.Context(), &State{}, JobName{"ml", "Job", `a"b`})
+	if report == nil {
+		t.Fatal(problems)
+	}
+	got := report.Members
+	for i := range got {
+		got[i].GPUUse, got[i].HCAUse = nil, nil
+	}
 	want := []Member{
 		{Workload: "ml/d/main", ContainerID: "4", Node: "n4", Behind: new(float64(1)), LastLaunch: new(float64(601))},
 		{Workload: "ml/c/main", Pod: "c", Container: "main", ContainerID: "3", Node: "n3", Transmit: &Rate{12, true}, P99: new(1e-3), Slower: new(float64(99))},

@@ -7,8 +7,8 @@
 // for some seconds, so that the number of queries does not grow with the number of viewers.
 //
 // connect.go sends a query, stream.go decodes the answer, memory.go bounds its memory, query.go sends the queries of a
-// view. read.go makes a State, job.go and search.go answer viewers' questions, visits.go limits the viewers, and
-// reader.go and memo.go keep the answers.
+// view. read.go makes a State, job.go and search.go answer viewers' questions, report.go and past.go say how a job is and
+// was, visits.go limits the viewers, and reader.go and memo.go keep the answers.
 package fleet
 
 import (
@@ -121,13 +121,26 @@ type Rate struct {
 
 // Member is a workload of a job.
 type Member struct {
-	Workload, Pod, Container, ContainerID, Node string
-	GPUs, Used                                  *float64 // given; with a process
-	Transmit, Receive                           *Rate
-	P99                                         *float64 // of completions on the slowest HCA, in seconds
-	Slower                                      *float64 // divided by the median of the members
-	Behind                                      *float64 // launches behind the ranks that wait; nil: none, or unknown
-	LastLaunch                                  *float64 // age of the last collective, in seconds: Prometheus's clock less the node's
+	Workload    string `json:"workload"`
+	Pod         string `json:"pod"`
+	Container   string `json:"container"`
+	ContainerID string `json:"container_id"`
+	Node        string `json:"node"`
+	// Lost: the sensor of the node does not answer. The member may have ended since.
+	Lost       bool       `json:"lost"`
+	Alerts     int        `json:"alerts"` // that fire for the workload, or for its node and no workload
+	Worst      Severity   `json:"worst"`
+	GPUs       *float64   `json:"gpus"`      // given
+	Used       *float64   `json:"gpus_used"` // with a process
+	Transmit   *Rate      `json:"transmit"`
+	Receive    *Rate      `json:"receive"`
+	P99        *float64   `json:"completion_p99_seconds"` // on the slowest HCA
+	Slower     *float64   `json:"ratio_median"`           // p99 divided by the median of the members
+	Behind     *float64   `json:"launches_behind"`        // the ranks that wait; nil: none, or unknown
+	LastLaunch *float64   `json:"last_launch_seconds"`    // age of the last collective: Prometheus's clock less the node's
+	Partial    bool       `json:"launches_partial"`       // some launches are not counted by communicator
+	GPUUse     []*float64 `json:"gpu_use"`                // mean of its GPUs, for each step of the past; nil: not asked for
+	HCAUse     []*float64 `json:"hca_use"`                // of the busiest HCA of the node
 }
 
 // Alert is a firing alert of deploy/prometheus.

@@ -59,7 +59,7 @@ func TestQueries(t *testing.T) {
 	f := &fakePrometheus{}
 	r := f.reader(t, "")
 	r.Read()
-	r.Members(t.Context(), JobName{"ml", "Job", "train"})
+	r.Job(t.Context(), &State{}, JobName{"ml", "Job", "train"})
 	r.Search(t.Context(), "0x1234")
 	_, _ = r.Heard(t.Context())
 	for name := range queries {
@@ -94,8 +94,9 @@ func TestExpand(t *testing.T) {
 }
 
 type fakePrometheus struct {
-	vectors map[string]model.Vector
-	broken  atomic.Bool
+	vectors  map[string]model.Vector
+	matrices map[string]model.Matrix
+	broken   atomic.Bool
 
 	mu    sync.Mutex
 	asked []string
@@ -116,7 +117,13 @@ func (f *fakePrometheus) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			vector = v
 		}
 	}
-	_ = json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": "vector", "result": vector}})
+	data := map[string]any{"resultType": "vector", "result": vector}
+	for name, m := range f.matrices {
+		if is(name, query) {
+			data = map[string]any{"resultType": "matrix", "result": m}
+		}
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": data})
 }
 
 func (f *fakePrometheus) reader(t *testing.T, config string) *Reader {
@@ -286,10 +293,10 @@ func TestReader(t *testing.T) {
 	for range 20 {
 		all.Go(func() { r.Read() })
 		all.Go(func() { r.Search(t.Context(), "train") })
-		all.Go(func() { r.Members(t.Context(), JobName{"a", "b", "c"}) })
+		all.Go(func() { r.Job(t.Context(), &State{}, JobName{"a", "b", "c"}) })
 	}
 	all.Wait()
-	if want := len(stateQueries) + 2 + 9; len(f.asked) != want {
+	if want := len(stateQueries) + 2 + len(jobQueries) + len(pastQueries); len(f.asked) != want {
 		t.Errorf("20 viewers sent %d queries, want %d", len(f.asked), want)
 	}
 	f.broken.Store(true)
@@ -342,7 +349,7 @@ func TestConnect(t *testing.T) {
 	config := write("http.yml", "authorization: {credentials_file: token}\nhttp_headers: {X-Scope-OrgID: {values: [team-a]}}\n")
 	write("token", "first")
 	r := reader(t, s.URL, config)
-	r.Members(t.Context(), JobName{})
+	r.Job(t.Context(), &State{}, JobName{})
 	write("token", "second")
 	r.Search(t.Context(), "train")
 	tokens := map[string]int{}
@@ -352,7 +359,7 @@ func TestConnect(t *testing.T) {
 		}
 		tokens[h.Get("Authorization")]++
 	}
-	if tokens["Bearer first"] != 9 || tokens["Bearer second"] != 2 {
+	if tokens["Bearer first"] != len(jobQueries) || tokens["Bearer second"] != 2 {
 		t.Errorf("tokens: %v", tokens)
 	}
 	write("password", "secret")
@@ -409,7 +416,7 @@ func TestBounds(t *testing.T) {
 		t.Errorf("%v %q", found, text)
 	}
 	r.timeout = time.Minute
-	_, problems = r.Members(t.Context(), JobName{})
+	_, problems = r.Job(t.Context(), &State{}, JobName{})
 	if text := strings.Join(problems, "\n"); !strings.Contains(text, errTooLarge.Error()) {
 		t.Errorf("%q", text)
 	}

@@ -87,17 +87,34 @@ func descending(a, b *float64) int {
 // maxMembers bounds the listed members of a job.
 const maxMembers = 5000
 
-// Members lists the members of a job: members that others wait for first, then outliers, then members with idle GPUs; nil if
-// unknown. The caller has called Enter.
-func (r *Reader) Members(ctx context.Context, job JobName) (members []Member, problems []string) {
-	return r.members.get(ctx, job, r.now, func() ([]Member, []string, int) {
+// jobQueries are the queries of a job, the most important first.
+var jobQueries = []string{
+	"members", "members_lost", "member_gpus", "member_gpus_used", "member_transmit", "member_receive", "member_p99", "member_ratio",
+	"member_behind", "member_last_launch", "member_partial",
+	"energy_gpus", "energy_gpus_idle", "energy_cpus", "energy_cost", "energy_carbon",
+}
+
+// Job reports about a job of a state; nil if its members are unknown. The caller has called Enter.
+func (r *Reader) Job(ctx context.Context, s *State, name JobName) (report *JobReport, problems []string) {
+	return r.jobs.get(ctx, name, r.now, func() (*JobReport, []string, int) {
 		ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 		defer cancel()
-		values := map[string]string{"namespace": job.Namespace, "kind": job.Kind, "name": job.Name}
-		a := r.ask(ctx, r.now(), maxQuestion, queriesAtOnce, values,
-			"members", "member_gpus", "member_gpus_used", "member_transmit", "member_receive", "member_p99", "member_ratio",
-			"member_behind", "member_last_launch")
-		return membersOf(a), a.problems, a.charged
+		now := r.now()
+		values := map[string]string{
+			"namespace": name.Namespace, "kind": name.Kind, "name": name.Name, "alerts": strings.Join(alertNames, "|"),
+		}
+		a := r.ask(ctx, now, maxQuestion-maxPast, queriesAtOnce, values, jobQueries...)
+		members := membersOf(a)
+		if members == nil {
+			return nil, a.problems, a.charged
+		}
+		report := reportOf(s, name, members, a, now)
+		values["nodes"] = anyOf(report.firstNodes())
+		past := r.ask(ctx, now, maxPast, queriesAtOnce, values, pastQueries...)
+		report.addPast(past, now)
+		report.cite(values)
+		report.Problems = append(append([]string{}, a.problems...), past.problems...)
+		return report, report.Problems, a.charged + past.charged + joinedBytes["alerts"]*len(report.Alerts)
 	})
 }
 
@@ -110,11 +127,13 @@ func membersOf(a *answers) []Member {
 		return nil
 	}
 	members := map[key]*Member{}
-	for _, one := range a.vectors["members"] {
-		if len(members) < maxMembers {
-			members[of(one)] = &Member{
-				Workload: label(one, "workload"), Pod: label(one, "pod"), Container: label(one, "container"),
-				ContainerID: label(one, "container_id"), Node: label(one, "instance"),
+	for _, name := range []string{"members", "members_lost"} {
+		for _, one := range a.vectors[name] {
+			if len(members) < maxMembers {
+				members[of(one)] = &Member{
+					Workload: label(one, "workload"), Pod: label(one, "pod"), Container: label(one, "container"),
+					ContainerID: label(one, "container_id"), Node: label(one, "instance"), Lost: name == "members_lost",
+				}
 			}
 		}
 	}
@@ -133,15 +152,13 @@ func membersOf(a *answers) []Member {
 	each("member_ratio", func(m *Member, _ sample, v float64) { m.Slower = &v })
 	each("member_behind", func(m *Member, _ sample, v float64) { m.Behind = &v })
 	each("member_last_launch", func(m *Member, _ sample, v float64) { m.LastLaunch = &v })
+	each("member_partial", func(m *Member, _ sample, _ float64) { m.Partial = true })
 	out := make([]Member, 0, len(members))
 	for _, k := range slices.SortedFunc(maps.Keys(members), func(a, b key) int {
 		return cmp.Or(strings.Compare(a.workload, b.workload), strings.Compare(a.instance, b.instance), strings.Compare(a.id, b.id))
 	}) {
 		out = append(out, *members[k])
 	}
-	slices.SortStableFunc(out, func(a, b Member) int {
-		return cmp.Or(descending(a.Behind, b.Behind), descending(a.Slower, b.Slower), descending(a.idle(), b.idle()))
-	})
 	return out
 }
 

@@ -22,14 +22,14 @@ type memo[K comparable, V any] struct {
 type kept[V any] struct {
 	done     chan struct{}
 	at       time.Time // when it was completed; zero before
-	list     []V
+	answer   V
 	problems []string
 	bytes    int
 }
 
 // get returns the kept answer for a key, or asks for it. Concurrent callers for a key share the answer. The end of ctx
 // ends the wait, but not ask: others wait for it.
-func (m *memo[K, V]) get(ctx context.Context, key K, now func() time.Time, ask func() ([]V, []string, int)) ([]V, []string) {
+func (m *memo[K, V]) get(ctx context.Context, key K, now func() time.Time, ask func() (V, []string, int)) (V, []string) {
 	m.mu.Lock()
 	maps.DeleteFunc(m.kept, func(_ K, k *kept[V]) bool { return !k.at.IsZero() && now().Sub(k.at) >= maxAge })
 	k, ok := m.kept[key]
@@ -37,9 +37,10 @@ func (m *memo[K, V]) get(ctx context.Context, key K, now func() time.Time, ask f
 		m.mu.Unlock()
 		select {
 		case <-k.done:
-			return k.list, k.problems
+			return k.answer, k.problems
 		case <-ctx.Done():
-			return nil, []string{ctx.Err().Error()}
+			var unknown V
+			return unknown, []string{ctx.Err().Error()}
 		}
 	}
 	k = &kept[V]{done: make(chan struct{})}
@@ -56,8 +57,8 @@ func (m *memo[K, V]) get(ctx context.Context, key K, now func() time.Time, ask f
 		k.at = now()
 		m.shrink()
 	}()
-	k.list, k.problems, k.bytes = ask()
-	return k.list, k.problems
+	k.answer, k.problems, k.bytes = ask()
+	return k.answer, k.problems
 }
 
 // shrink drops the oldest answers until few enough and small enough answers are left.

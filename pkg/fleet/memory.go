@@ -27,6 +27,7 @@ const (
 	sampleBytes = 40  // a sample of 16 bytes, in a slice that grows by a quarter and is copied
 	labelBytes  = 32  // two strings
 	setBytes    = 144 // a label set with its map entry
+	runBytes    = 32  // a run of 24 bytes, in a slice that grows
 )
 
 // joinedBytes are charged for each series of a query, for what read.go, job.go and search.go make of it: a node in a
@@ -36,7 +37,8 @@ var joinedBytes = map[string]int{
 	"transmit": 100, "receive": 100, "transmit_attributed": 100, "receive_attributed": 100,
 	"gpus": 300, "ports": 350, "functions": 100,
 	"rail_transmit": 16, "rail_receive": 16, "rail_errors": 16, "rail_lost": 16, "rail_pause": 16,
-	"members": 900, "member_transmit": 32, "member_receive": 32, "found_workloads": 400, "found_gpus": 400, "found_devices": 400,
+	"members": 900, "members_lost": 900, "events": 900, "strip_gpus": 600, "strip_hcas": 600,
+	"member_transmit": 32, "member_receive": 32, "found_workloads": 400, "found_gpus": 400, "found_devices": 400,
 }
 
 // alertLabelBytes are charged for each label of an alert, which is in a map.
@@ -82,6 +84,7 @@ type vector struct {
 	in      *store
 	name    string
 	samples []sample
+	runs    [][]run
 	charged int      // without label sets
 	names   []string // label names, and key below: reused for each series
 	key     []byte
@@ -89,6 +92,20 @@ type vector struct {
 
 // add adds a series. It fails without memory for it.
 func (v *vector) add(metric map[string]string, value float64) error {
+	return v.addSized(metric, value, 0)
+}
+
+// addRuns adds a series over a time.
+func (v *vector) addRuns(metric map[string]string, runs []run) error {
+	if err := v.addSized(metric, 0, runBytes*len(runs)); err != nil {
+		return err
+	}
+	v.runs = append(v.runs, runs)
+	return nil
+}
+
+// addSized adds a series that has more bytes.
+func (v *vector) addSized(metric map[string]string, value float64, more int) error {
 	v.names = slices.AppendSeq(v.names[:0], maps.Keys(metric))
 	slices.Sort(v.names)
 	v.key = v.key[:0]
@@ -97,23 +114,23 @@ func (v *vector) add(metric map[string]string, value float64) error {
 			v.key = append(binary.AppendUvarint(v.key, uint64(len(text))), text...)
 		}
 	}
-	bytes := sampleBytes + joinedBytes[v.name]
-	if v.name == "alerts" {
+	bytes := sampleBytes + joinedBytes[v.name] + more
+	if v.name == "alerts" || v.name == "events" {
 		bytes += alertLabelBytes * len(v.names)
 	}
 	s := v.in
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	set, more := s.sets[string(v.key)], bytes
+	set, needed := s.sets[string(v.key)], bytes
 	if set == nil {
 		set = newLabelSet(string(v.key), len(v.names))
-		more += set.bytes()
+		needed += set.bytes()
 	}
-	if s.used+more > s.most {
+	if s.used+needed > s.most {
 		return fmt.Errorf("the answers need more than the %d MiB of memory that they have", s.most>>20)
 	}
 	s.sets[set.key] = set
-	s.used += more
+	s.used += needed
 	v.charged += bytes
 	set.series++
 	v.samples = append(v.samples, sample{set, value})
@@ -132,7 +149,7 @@ func (v *vector) drop() {
 			s.used -= one.labels.bytes()
 		}
 	}
-	v.samples, v.charged = nil, 0
+	v.samples, v.runs, v.charged = nil, nil, 0
 }
 
 // newLabelSet returns the n labels of a key, as substrings.

@@ -167,7 +167,7 @@ func TestCharged(t *testing.T) {
 	measure := func(name string, made func(a *answers) any) {
 		in := newStore(1 << 30)
 		before := heap()
-		a := &answers{vectors: map[string][]sample{}}
+		a := &answers{vectors: map[string][]sample{}, runs: map[string][][]run{}}
 		for name := range strings.FieldsSeq(name) {
 			v := &vector{in: in, name: name, samples: []sample{}}
 			for i := range n {
@@ -211,12 +211,20 @@ func TestCharged(t *testing.T) {
 	measure("nodes gpus gpus_given ports rail_transmit rail_errors rail_pause transmit receive", state)
 	measure("job_members job_transmit job_receive job_gpus job_outlier", state)
 	measure("members member_transmit member_receive member_p99", func(a *answers) any { return membersOf(a) })
+	measure("members_lost events", func(a *answers) any {
+		for range a.vectors["events"] {
+			a.runs["events"] = append(a.runs["events"], []run{{0, 60_000, 30}})
+		}
+		r := reportOf(&State{}, JobName{}, membersOf(&answers{vectors: map[string][]sample{"members": {}, "members_lost": a.vectors["members_lost"]}}), a, time.Unix(10_000, 0))
+		r.addEvents(a, time.Unix(10_000, 0))
+		return r
+	})
 	measure("found_workloads found_gpus found_devices", func(a *answers) any { return a.found() })
 }
 
 // TestKept: kept answers are few and small; the oldest is dropped first.
 func TestKept(t *testing.T) {
-	var m memo[int, int]
+	var m memo[int, []int]
 	now := time.Unix(1000, 0)
 	clock := func() time.Time { return now }
 	get := func(key, bytes int) {
@@ -243,7 +251,7 @@ func TestKept(t *testing.T) {
 // TestShared: concurrent callers share the answer, and a caller that gives up does not end it. No lock is held: other
 // keys are answered.
 func TestShared(t *testing.T) {
-	var m memo[string, int]
+	var m memo[string, []int]
 	asked, open := make(chan struct{}), make(chan struct{})
 	get := func(ctx context.Context) ([]int, []string) {
 		return m.get(ctx, "slow", time.Now, func() ([]int, []string, int) {

@@ -42,13 +42,14 @@ const (
 // answers are the answers to queries by name, without unanswered queries.
 type answers struct {
 	vectors  map[string][]sample
+	runs     map[string][][]run // of queries over a time, for each sample
 	problems []string
 	charged  int // bytes
 }
 
 // ask sends queries for a time. Strings replace $x. The answers have at most most bytes of memory.
 func (r *Reader) ask(ctx context.Context, at time.Time, most, atOnce int, values map[string]string, names ...string) *answers {
-	a := &answers{vectors: map[string][]sample{}}
+	a := &answers{vectors: map[string][]sample{}, runs: map[string][][]run{}}
 	in := newStore(most)
 	failed := map[string][]string{} // queries by problem
 	var mu sync.Mutex
@@ -72,7 +73,7 @@ func (r *Reader) ask(ctx context.Context, at time.Time, most, atOnce int, values
 				failed[err.Error()] = append(failed[err.Error()], name)
 				return
 			}
-			a.vectors[name] = v.samples
+			a.vectors[name], a.runs[name] = v.samples, v.runs
 		})
 	}
 	all.Wait()
@@ -85,6 +86,9 @@ func (r *Reader) ask(ctx context.Context, at time.Time, most, atOnce int, values
 
 // series adds a series of the answer. A figure that is not a number is unknown, and has no JSON.
 func (v *vector) series(s *series) error {
+	if len(s.Values) > 0 {
+		return v.addRuns(s.Metric, runsOf(s.Values))
+	}
 	if s.Value == nil || math.IsNaN(float64(s.Value.Value)) || math.IsInf(float64(s.Value.Value), 0) {
 		return nil
 	}

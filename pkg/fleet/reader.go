@@ -27,8 +27,8 @@ type Reader struct {
 	mu   sync.Mutex
 	last *reading // may not be done
 
-	members memo[JobName, Member]
-	found   memo[string, Found]
+	jobs  memo[JobName, *JobReport]
+	found memo[string, []Found]
 }
 
 // reading is a state, complete when done is closed.

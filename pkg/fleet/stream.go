@@ -22,13 +22,14 @@ const (
 var (
 	errTooLarge      = fmt.Errorf("the answer has more than %d bytes, or a series of it more than %d", maxAnswer, maxSeries)
 	errTooManyLabels = fmt.Errorf("a series has more than %d labels", maxLabels)
-	errNoVector      = errors.New("the answer is no vector of a Prometheus")
+	errNoVector      = errors.New("the answer is no vector or matrix of a Prometheus")
 )
 
-// series is an element of a vector as Prometheus sends it. A native histogram has no value.
+// series is an element of a vector or matrix as Prometheus sends it. A native histogram has no value.
 type series struct {
-	Metric map[string]string `json:"metric"`
-	Value  *model.SamplePair `json:"value"`
+	Metric map[string]string  `json:"metric"`
+	Value  *model.SamplePair  `json:"value"`
+	Values []model.SamplePair `json:"values"`
 }
 
 // readAnswer reads the answer to a query and calls each with one series at a time, to save memory. The series is valid
@@ -61,7 +62,7 @@ func readAnswer(from io.Reader, each func(*series) error) (warnings []string, er
 	})
 	_, syntax := errors.AsType[*json.SyntaxError](err)
 	_, other := errors.AsType[*json.UnmarshalTypeError](err)
-	if syntax || other || errors.Is(err, io.EOF) || err == nil && (status != "success" || kind != "vector" || !seen) {
+	if syntax || other || errors.Is(err, io.EOF) || err == nil && (status != "success" || !isList(kind) || !seen) {
 		err = errNoVector
 	}
 	return warnings, err
@@ -88,7 +89,7 @@ func members(decoder *json.Decoder, body *Body, do func(key string) error) error
 }
 
 func elements(decoder *json.Decoder, body *Body, kind string, each func(*series) error) error {
-	if kind != "" && kind != "vector" {
+	if kind != "" && !isList(kind) {
 		return errNoVector
 	}
 	if err := begin(decoder, '['); err != nil {
@@ -97,7 +98,7 @@ func elements(decoder *json.Decoder, body *Body, kind string, each func(*series)
 	one := series{Metric: map[string]string{}}
 	for decoder.More() {
 		clear(one.Metric)
-		one.Value = nil
+		one.Value, one.Values = nil, one.Values[:0]
 		if err := decoder.Decode(&one); err != nil {
 			return err
 		}
@@ -112,6 +113,9 @@ func elements(decoder *json.Decoder, body *Body, kind string, each func(*series)
 	_, err := decoder.Token()
 	return err
 }
+
+// isList reports whether an answer of a kind is a list of series.
+func isList(kind string) bool { return kind == "vector" || kind == "matrix" }
 
 func begin(decoder *json.Decoder, want json.Delim) error {
 	if t, err := decoder.Token(); err != nil || t != want {

@@ -23,6 +23,9 @@ func readAll(text string) (got []string, warnings []string, err error) {
 		if s.Value != nil {
 			value = s.Value.Value.String()
 		}
+		for _, v := range s.Values {
+			value += " " + v.String()
+		}
 		got = append(got, fmt.Sprint(s.Metric, " ", value))
 		return nil
 	})
@@ -40,6 +43,10 @@ func TestAnswer(t *testing.T) {
 		{`{"data":{"stats":{"a":[1]},"result":[` + b + `,` + a + `],"resultType":"vector"},"infos":["i"],"status":"success"}`, []string{"map[] NaN", "map[x:1 y:ä\"\x00] 2"}},
 		{`{"status":"success","data":{"resultType":"vector","result":[{"metric":{"x":"1"},"histogram":[1,{}]}]}}`, []string{"map[x:1] no value"}},
 		{`{"status":"success","data":{"resultType":"vector","result":[]}}`, nil},
+		{
+			`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"x":"1"},"values":[[1,"2"],[2.5,"NaN"]]},{"metric":{"x":"2"}}]}}`,
+			[]string{"map[x:1] no value 2 @[1] NaN @[2.5]", "map[x:2] no value"},
+		},
 	} {
 		got, warnings, err := readAll(c.text)
 		if diff := gocmp.Diff(c.want, got); diff != "" || err != nil || len(warnings) > 0 {

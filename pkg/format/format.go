@@ -62,6 +62,23 @@ func Duration(seconds float64) string {
 	return d.Round(digits).String()
 }
 
+// Figure formats a figure with its unit: J, h, B/s, 1/s, s, or another one.
+func Figure(v float64, unit string) string {
+	switch unit {
+	case "J":
+		return fmt.Sprintf("%.3g kWh (%.4g J)", v/3.6e6, v)
+	case "h":
+		return PerSecond(v) + " h"
+	case "B/s":
+		return Size(v) + "/s"
+	case "1/s":
+		return PerSecond(v)
+	case "s":
+		return Duration(v)
+	}
+	return strings.TrimSpace(fmt.Sprintf("%.4g %s", v, unit))
+}
+
 // Span renders a duration in whole seconds, without trailing zero units: 1h30m.
 func Span(d time.Duration) string {
 	s := d.Round(time.Second).String()

@@ -29,6 +29,8 @@ func TestFigures(t *testing.T) {
 		{format.Span(2 * time.Hour), "2h"},
 		{format.Span(65 * time.Second), "1m5s"},
 		{format.Span(0), "0s"},
+		{format.Figure(1.8e6, "J"), "0.5 kWh (1.8e+06 J)"},
+		{format.Figure(2.5, "kg") + format.Figure(3, "") + format.Figure(1.5, "h"), "2.5 kg31.5 h"},
 	} {
 		if c.got != c.want {
 			t.Errorf("%q, want %q", c.got, c.want)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/fleet"
@@ -19,7 +20,10 @@ import (
 )
 
 // FleetReader reads all nodes from a Prometheus.
-type FleetReader interface{ Read() *fleet.State }
+type FleetReader interface {
+	Read() *fleet.State
+	Job(context.Context, *fleet.State, fleet.JobName) (*fleet.JobReport, []string)
+}
 
 // jobColumns are the columns of jobs. WASTED is the hours of their GPUs without use, of the last day. SLOWEST is the p99 of completions of
 // the member in OUTLIER, relative to the median of the members.
@@ -73,13 +77,24 @@ var errNoNodes = errors.New("prometheus has no series of accelscope")
 // runFleet shows all nodes until ctx is done.
 func (o *Options) runFleet(ctx context.Context) error {
 	columns := slices.Concat(jobColumns, nodeColumns)
-	if o.Devices {
+	title := "all nodes"
+	switch {
+	case o.Job != "":
+		columns, title = memberColumns, format.Escape("job "+o.Job)
+	case o.Devices:
 		columns = railColumns
 	}
 	if err := checkSort(columns, o.Sort); err != nil {
 		return err
 	}
-	screen := newScreen(o.Out, o.Plain, !o.NoColor, fmt.Sprintf("accelscope top  all nodes  every %v", o.Interval))
+	screen := newScreen(o.Out, o.Plain, !o.NoColor, fmt.Sprintf("accelscope top  %s  every %v", title, o.Interval))
+	if o.Job != "" {
+		var r *fleet.JobReport
+		return o.repeat(ctx, screen, func() (err error) {
+			r, err = o.readJob(ctx)
+			return err
+		}, func() (bool, error) { return true, o.showJob(screen, r) })
+	}
 	var s *fleet.State
 	return o.repeat(ctx, screen, func() (err error) {
 		s, err = o.readFleet(ctx)
@@ -152,15 +167,20 @@ func fleetLines(s *fleet.State) []line {
 	for _, p := range s.Problems {
 		out = append(out, line{"not answered: " + format.Escape(p), colors[verdict.Warning]})
 	}
-	v := api.VerdictList{At: s.At}
-	for i := range s.Alerts {
-		a := &s.Alerts[i]
+	return append(out, alertLines(s.At, s.Alerts)...)
+}
+
+// alertLines renders alerts as a node shows its verdicts.
+func alertLines(at time.Time, alerts []fleet.Alert) []line {
+	v := api.VerdictList{At: at}
+	for i := range alerts {
+		a := &alerts[i]
 		v.Verdicts = append(v.Verdicts, api.Verdict{
 			Name: a.Name, Severity: verdict.Severity(a.Severity), Subject: api.VerdictSubject{Name: a.Subject()}, Since: a.Since,
 			Evidence: a.Details(),
 		})
 	}
-	return append(out, verdictLines(&v, "--json has all")...)
+	return verdictLines(&v, "--json has all")
 }
 
 func jobSheet(s *fleet.State) *sheet {
@@ -178,7 +198,7 @@ func jobSheet(s *fleet.State) *sheet {
 			"nodes":     figure(float64(j.Nodes), format.Count),
 			"gpus":      known(j.GPUs, format.Count),
 			"idle":      known(j.Idle, format.Count),
-			"wasted":    known(j.IdleHours, func(h float64) string { return format.PerSecond(h) + " h" }),
+			"wasted":    known(j.IdleHours, func(h float64) string { return format.Figure(h, "h") }),
 			"tx":        rateOf((*overview.Rate)(j.Transmit)),
 			"rx":        rateOf((*overview.Rate)(j.Receive)),
 			"errors":    known(j.Errors, format.PerSecond),

@@ -17,6 +17,25 @@ type fakeFleet func() *fleet.State
 
 func (f fakeFleet) Read() *fleet.State { return f() }
 
+// Job reports a job that waits for a member with a hostile name.
+func (f fakeFleet) Job(_ context.Context, s *fleet.State, name fleet.JobName) (*fleet.JobReport, []string) {
+	if name.Name == "large" {
+		return nil, []string{"all queries: refused"}
+	}
+	return &fleet.JobReport{
+		At: s.At, Job: fleet.Job{JobName: name}, Summary: "The job waits for ml/slow-1/main\x1b on busy.", Severity: fleet.Warning, Unknown: []string{"joules"},
+		Members: []fleet.Member{
+			{Workload: "ml/slow-1/main", Node: "busy\x1b", Behind: new(3.), LastLaunch: new(601.), Alerts: 2, GPUs: new(8.), Used: new(5.)},
+			{Workload: "ml/slow-0/main", Node: "down", Lost: true, LastLaunch: new(-3.), Transmit: &fleet.Rate{PerSecond: 1 << 30}},
+		},
+		Alerts: s.Alerts,
+		Figures: []fleet.Figure{
+			{Name: "GPU energy, last day", Unit: "J", Value: new(7.2e6)}, {Name: "Idle GPU hours, last day", Unit: "h", Value: new(3.)}, {Name: "CO2, last day", Unit: "kg"},
+		},
+		Problems: []string{"member_ratio: timeout"},
+	}, nil
+}
+
 // threeNodes are a node that does not answer, a hostile one and a busy one.
 func threeNodes() *fleet.State {
 	at := time.Unix(1_800_000_000, 0)
@@ -96,6 +115,48 @@ evil\x1b[31m  0          -      -     -     -     -      -   -        -        -
 	}
 	if *object.Nodes[0].Rails["mlx5_0"].Use != .93 || *object.Jobs[0].Ratio != 2.5 || object.Jobs[0].GPUs != nil || object.Nodes[2].Name != "evil\x1b[31m" {
 		t.Errorf("%+v", object)
+	}
+}
+
+// TestJob prints a job that a text names: its state, figures, alerts and members.
+func TestJob(t *testing.T) {
+	const want = `ml/Job/slow: The job waits for ml/slow-1/main\x1b on busy.
+not known: joules
+not answered: member_ratio: timeout
+GPU energy 2 kWh (7.2e+06 J) (last day)   Idle GPU hours 3.0 h (last day)
+warning  AccelscopeDown  down  x \x1b  (for 1m0s)
+
+MEMBER          NODE      STATE      BEHIND  LAST LAUNCH  P99  OF MEDIAN  GPUS  USED     TX/S  RX/S
+ml/slow-1/main  busy\x1b  2 firing        3        10m1s    -          -     8     5        -     -
+ml/slow-0/main  down      no answer       -            -    -          -     -     -  1.0 GiB     -
+`
+	for _, name := range []string{"slow", "ml/slow", "ml/Job/slow"} {
+		if got := printed(t, Options{Job: name}); strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(want), " ") {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+	}
+	if got := printed(t, Options{Job: "slow", Filter: "DOWN", Sort: "tx"}); strings.Contains(got, "busy\\x1b  2") || !strings.Contains(got, "slow-0") {
+		t.Errorf("filtered:\n%s", got)
+	}
+	var report fleet.JobReport
+	if err := json.Unmarshal([]byte(printed(t, Options{Job: "slow", JSON: true})), &report); err != nil || len(report.Members) != 2 {
+		t.Errorf("%v %+v", err, report)
+	}
+	twice := fakeFleet(func() *fleet.State {
+		s := threeNodes()
+		s.Jobs = append(s.Jobs, fleet.Job{JobName: fleet.JobName{Namespace: "ml", Kind: "JobSet", Name: "slow"}})
+		return s
+	})
+	for name, want := range map[string]string{
+		"large": "job ml/Job/large: all queries: refused", "none": `has no job "none" now`, "slow": "names ml/Job/slow, ml/JobSet/slow",
+	} {
+		err := Run(t.Context(), Options{Job: name, Fleet: twice, Interval: time.Second, Once: true, Out: &bytes.Buffer{}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+	if err := Run(t.Context(), Options{Job: "slow", Interval: time.Second, Once: true}); err == nil || !strings.Contains(err.Error(), "needs --prometheus") {
+		t.Errorf("without Prometheus: %v", err)
 	}
 }
 

@@ -10,6 +10,7 @@ package top
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -27,6 +28,8 @@ type Options struct {
 	URL string
 	// Fleet shows all nodes instead of a sensor, unless it is nil.
 	Fleet FleetReader
+	// Job shows the job of this name; it needs Fleet.
+	Job string
 	// Interval between two readings. Rates are of the sensor's interval, of 5 s or more.
 	Interval time.Duration
 	// Once prints the tables as soon as they have rates, and ends.
@@ -56,6 +59,9 @@ func Run(ctx context.Context, o Options) error {
 	o.Sort = cmp.Or(o.Sort, defaultSort)
 	if o.Interval <= 0 {
 		return fmt.Errorf("interval: %v is not positive", o.Interval)
+	}
+	if o.Job != "" && o.Fleet == nil {
+		return errors.New("--job: needs --prometheus")
 	}
 	if o.Fleet != nil {
 		return o.runFleet(ctx)

@@ -393,7 +393,7 @@ func TestCredentials(t *testing.T) {
 	}
 	node := member("w", serve(t, record("sensor")))
 	reader(t, write("s.yml", "authorization: {credentials_file: sensors}\n")).Job(job, []fleet.Member{node})
-	fleet.NewReader(prometheus).Members(t.Context(), job)
+	fleet.NewReader(prometheus).Job(t.Context(), &fleet.State{}, job)
 	for _, h := range got["sensor"] {
 		if h != "Bearer of-sensors" {
 			t.Errorf("a sensor got %q", h)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -27,13 +26,13 @@ type pages struct {
 type asked struct {
 	found    []fleet.Found
 	job      bool // the job was asked for
-	members  []fleet.Member
+	report   *fleet.JobReport
 	matrix   *matrix.Matrix
 	problems []string
 }
 
 // unanswered reports whether nothing that was asked for is known.
-func (a *asked) unanswered() bool { return a.found == nil && a.members == nil && len(a.problems) > 0 }
+func (a *asked) unanswered() bool { return a.found == nil && a.report == nil && len(a.problems) > 0 }
 
 // question asks for what the answer to a request needs beyond the state. It is nil if it needs no more.
 type question func(context.Context, *asked)
@@ -90,17 +89,19 @@ func (f *pages) askSearch(r *http.Request, _ *fleet.State) question {
 	return func(ctx context.Context, a *asked) { a.found, a.problems = f.Reader.Search(ctx, text) }
 }
 
-// askJob asks for the members of the job of a request, and their sensors for their peers. Nothing is asked for a name that no job has.
+// askJob asks for the job of a request, and sensors of its members for their peers. Nothing is asked for a name that no job has, or
+// that several jobs have.
 func (f *pages) askJob(r *http.Request, s *fleet.State) question {
-	name := jobOf(r)
-	if !slices.ContainsFunc(s.Jobs, func(j fleet.Job) bool { return j.JobName == name }) {
+	jobs := jobsOf(r, s)
+	if len(jobs) != 1 {
 		return nil
 	}
+	name := jobs[0].JobName
 	return func(ctx context.Context, a *asked) {
 		a.job = true
-		a.members, a.problems = f.Reader.Members(ctx, name)
-		if f.Matrix != nil && !a.unanswered() {
-			a.matrix = f.Matrix.Job(name, a.members)
+		a.report, a.problems = f.Reader.Job(ctx, s, name)
+		if f.Matrix != nil && a.report != nil {
+			a.matrix = f.Matrix.Job(name, a.report.Members)
 		}
 	}
 }

@@ -18,7 +18,9 @@ const (
 	statePath = "/api/v1/fleet"
 	// matrixPath answers with the matrix of a job: ?namespace=, ?kind= and ?name=.
 	matrixPath = "/api/v1/matrix"
-	// descriptionPath answers with the OpenAPI description of both.
+	// jobPath answers with what is known about a job: ?namespace=, ?kind= and ?name=.
+	jobPath = "/api/v1/job"
+	// descriptionPath answers with the OpenAPI description of all.
 	descriptionPath = "/openapi.yaml"
 )
 
@@ -39,8 +41,18 @@ func stateJSON(w http.ResponseWriter, _ *http.Request, s *fleet.State, _ *asked)
 	writeJSON(w, status, s)
 }
 
+// jobJSON answers with what is known about a job.
+func jobJSON(w http.ResponseWriter, _ *http.Request, s *fleet.State, a *asked) {
+	writeJob(w, s, a, func() any { return a.report })
+}
+
 // matrixJSON answers with the matrix of a job.
 func matrixJSON(w http.ResponseWriter, _ *http.Request, s *fleet.State, a *asked) {
+	writeJob(w, s, a, func() any { return a.matrix })
+}
+
+// writeJob answers a request for a job.
+func writeJob(w http.ResponseWriter, s *fleet.State, a *asked, answer func() any) {
 	if !a.job {
 		status := http.StatusNotFound
 		if s.Jobs == nil {
@@ -53,7 +65,7 @@ func matrixJSON(w http.ResponseWriter, _ *http.Request, s *fleet.State, a *asked
 		writeJSON(w, http.StatusServiceUnavailable, failure{strings.Join(a.problems, "; ")})
 		return
 	}
-	writeJSON(w, http.StatusOK, a.matrix)
+	writeJSON(w, http.StatusOK, answer())
 }
 
 func writeJSON(w http.ResponseWriter, status int, answer any) {

@@ -21,9 +21,10 @@ import (
 // TestFleetJSON: the answers match the OpenAPI description, which has all requests for data, and the state equals the page's state.
 func TestFleetJSON(t *testing.T) {
 	described := openapi.Load(t, descriptionText)
-	h, _, link := jobSite(connected(2))
+	h, _, _ := jobSite(connected(2))
+	reported := site(Options{Reader: &fakeFleet{state: crowd(2), report: waiting()}})
 	unanswered := site(Options{Reader: &fakeFleet{state: &fleet.State{Problems: []string{"all queries: refused"}}}})
-	job := matrixPath + strings.TrimPrefix(link, "/job")
+	job := "?" + jobQuery(crowd(2).Jobs[0].JobName)
 	for _, c := range []struct {
 		h              http.Handler
 		method, target string
@@ -32,8 +33,12 @@ func TestFleetJSON(t *testing.T) {
 		{h, http.MethodGet, statePath, http.StatusOK},
 		{h, http.MethodPost, statePath, http.StatusMethodNotAllowed},
 		{unanswered, http.MethodGet, statePath, http.StatusServiceUnavailable},
-		{h, http.MethodGet, job, http.StatusOK},
+		{h, http.MethodGet, matrixPath + job, http.StatusOK},
 		{h, http.MethodGet, matrixPath + "?name=none", http.StatusNotFound},
+		{h, http.MethodGet, jobPath + job, http.StatusOK},
+		{reported, http.MethodGet, jobPath + job, http.StatusOK},
+		{h, http.MethodGet, jobPath + "?name=none", http.StatusNotFound},
+		{unanswered, http.MethodGet, jobPath + job, http.StatusServiceUnavailable},
 		{h, http.MethodGet, descriptionPath, http.StatusOK},
 	} {
 		w := httptest.NewRecorder()

@@ -41,10 +41,12 @@ func connected(nodes int) matrix.Matrix {
 	return m
 }
 
+var oneMember = fleet.JobReport{Members: []fleet.Member{{Workload: "w", Node: "gpu0000:9847"}}}
+
 func jobSite(m matrix.Matrix) (http.Handler, *fakeMatrix, string) {
 	f := &fakeMatrix{matrix: m}
 	s := crowd(2)
-	h := site(Options{Reader: &fakeFleet{state: s, members: []fleet.Member{{Workload: "w", Node: "gpu0000:9847"}}}, Matrix: f})
+	h := site(Options{Reader: &fakeFleet{state: s, report: oneMember}, Matrix: f})
 	return h, f, jobLink(s.Jobs[0].JobName)
 }
 
@@ -114,7 +116,7 @@ func TestMatrix(t *testing.T) {
 // TestMatrixJSON answers with the matrix, and no sensor is asked for a name that no job has, for another view, or without the option.
 func TestMatrixJSON(t *testing.T) {
 	h, f, link := jobSite(connected(2))
-	target := matrixPath + strings.TrimPrefix(link, "/job")
+	target := matrixPath + "?" + jobQuery(crowd(2).Jobs[0].JobName)
 	header, body := webtest.Get(t, h, target)
 	var got matrix.Matrix
 	if err := json.Unmarshal([]byte(body), &got); err != nil || len(got.Pairs) != 4 || got.Pairs[3].QueuePairs != 2001 {
@@ -137,7 +139,7 @@ func TestMatrixJSON(t *testing.T) {
 	if len(f.asked) != asked {
 		t.Errorf("asked for %v", f.asked[asked:])
 	}
-	off := site(Options{Reader: &fakeFleet{state: crowd(2), members: []fleet.Member{{Workload: "w", Node: "n"}}}})
+	off := site(Options{Reader: &fakeFleet{state: crowd(2), report: oneMember}})
 	if _, body := webtest.Get(t, off, link); strings.Contains(body, "matrix") {
 		t.Error("the page shows a matrix without the option")
 	}

@@ -4,6 +4,7 @@
 package page
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"fmt"
@@ -38,9 +39,9 @@ const (
 // Reader reads all nodes from a Prometheus.
 type Reader interface {
 	Read() *fleet.State
-	// Enter takes a place for a client that asks for members or searches.
+	// Enter takes a place for a client that asks for a job or searches.
 	Enter(ctx context.Context, client netip.Addr) (leave func(), err error)
-	Members(context.Context, fleet.JobName) ([]fleet.Member, []string)
+	Job(context.Context, *fleet.State, fleet.JobName) (*fleet.JobReport, []string)
 	Search(ctx context.Context, text string) ([]fleet.Found, []string)
 }
 
@@ -63,11 +64,13 @@ func Handlers(o Options) map[string]http.Handler {
 	facts := func() api.Known { return api.Known{At: f.state.Load().Tried} } // an attempt that fails makes other answers
 	kept := api.Kept(facts, api.NewSlots(), web.Refuse)
 	handlers := map[string]http.Handler{
-		"GET /{$}":  f.handler(kept, f.askSearch, o.page("fleet.html", o.fleet)),
-		"GET /job":  f.handler(kept, f.askJob, o.page("job.html", o.job)),
-		"GET /node": f.handler(kept, nothing, o.page("rails.html", o.node)),
+		"GET /{$}":                    f.handler(kept, f.askSearch, o.page("fleet.html", o.fleet)),
+		"GET /job":                    f.handler(kept, f.askJob, o.page("job.html", o.job)),
+		"GET /job/{namespace}/{name}": f.handler(kept, f.askJob, o.page("job.html", o.job)),
+		"GET /node":                   f.handler(kept, nothing, o.page("rails.html", o.node)),
 
 		"GET " + statePath:       f.handler(kept, nothing, stateJSON),
+		"GET " + jobPath:         f.handler(kept, f.askJob, jobJSON),
 		"GET " + descriptionPath: http.HandlerFunc(o.description),
 	}
 	if o.Matrix != nil {
@@ -261,8 +264,18 @@ func jobLink(j fleet.JobName) string {
 	if j.Name == "" {
 		return ""
 	}
-	return "/job?" + jobQuery(j)
+	namespace := cmp.Or(j.Namespace, noNamespace)
+	if j.Namespace == noNamespace || isDots(namespace) || isDots(j.Name) {
+		return "/job?" + jobQuery(j)
+	}
+	return "/job/" + url.PathEscape(namespace) + "/" + url.PathEscape(j.Name) + "?" + url.Values{"kind": {j.Kind}}.Encode()
 }
+
+// noNamespace is the namespace in the address of a job without a namespace.
+const noNamespace = "-"
+
+// isDots reports whether browsers would remove a name from a path.
+func isDots(name string) bool { return name == "." || name == ".." }
 
 func jobQuery(j fleet.JobName) string {
 	return url.Values{"namespace": {j.Namespace}, "kind": {j.Kind}, "name": {j.Name}}.Encode()

@@ -22,18 +22,22 @@ import (
 
 // fakeFleet is a FAKE reader of a state.
 type fakeFleet struct {
-	state   *fleet.State
-	members []fleet.Member
-	found   []fleet.Found
-	asked   []string // what was searched for
+	state  *fleet.State
+	report fleet.JobReport
+	jobs   int // asked for
+	found  []fleet.Found
+	asked  []string // what was searched for
 }
 
 func (f *fakeFleet) Read() *fleet.State { return f.state }
 
 func (f *fakeFleet) Enter(context.Context, netip.Addr) (func(), error) { return func() {}, nil }
 
-func (f *fakeFleet) Members(context.Context, fleet.JobName) ([]fleet.Member, []string) {
-	return f.members, nil
+func (f *fakeFleet) Job(context.Context, *fleet.State, fleet.JobName) (*fleet.JobReport, []string) {
+	f.jobs++
+	report := f.report
+	report.Problems = append([]string{}, report.Problems...)
+	return &report, report.Problems
 }
 
 func (f *fakeFleet) Search(_ context.Context, text string) ([]fleet.Found, []string) {
@@ -154,7 +158,7 @@ func TestFleetUnanswered(t *testing.T) {
 // TestFleetHeaders: the pages of all nodes have the policy of the others.
 func TestFleetHeaders(t *testing.T) {
 	h := site(Options{Reader: &fakeFleet{state: crowd(2)}})
-	for _, target := range []string{"/", "/job", "/node", "/job?name=llama-1", "/node?name=x", "/assets/page.css", "/assets/page.js"} {
+	for _, target := range []string{"/", "/job", "/node", "/job?name=llama-1", "/job/research/llama-1", "/node?name=x", "/assets/page.css", "/assets/page.js"} {
 		header, _ := webtest.Get(t, h, target)
 		if header.Get("Content-Security-Policy") != web.Policy || header.Get("X-Content-Type-Options") != "nosniff" || header.Get("Set-Cookie") != "" {
 			t.Errorf("%s: %v", target, header)
@@ -180,7 +184,13 @@ func TestFleetInert(t *testing.T) {
 			"workload": name, "device": name, "port": name, name: name,
 		}})
 		s.Problems = append(s.Problems, name)
-		f.members = append(f.members, fleet.Member{Workload: name, Node: name})
+		f.report.Members = append(f.report.Members, fleet.Member{
+			Workload: name, Node: name, Alerts: 1, Worst: fleet.Severity(name), GPUUse: []*float64{new(.3)},
+		})
+		f.report.Summary, f.report.Severity, f.report.Unknown = name, fleet.Severity(name), append(f.report.Unknown, name)
+		f.report.Alerts = s.Alerts
+		f.report.Events = append(f.report.Events, fleet.Event{Alert: s.Alerts[i]})
+		f.report.Figures = append(f.report.Figures, fleet.Figure{Name: "GPUs", Value: new(1.), PromQL: []string{name}})
 		f.found = append(f.found, fleet.Found{Kind: "workload", Name: name, Node: name, ID: name, Job: j})
 		targets = append(targets, jobLink(j), nodeLink(name), "/?"+url.Values{"q": {name}, "heat": {name}}.Encode())
 	}

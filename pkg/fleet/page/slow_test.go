@@ -138,8 +138,8 @@ func TestBusyClient(t *testing.T) {
 // TestUnansweredSearch: a search without an answer, and an unknown job, have status 503, and the page names the problem.
 func TestUnansweredSearch(t *testing.T) {
 	h := site(Options{Reader: &refusing{fakeFleet{state: crowd(1)}}, Matrix: &fakeMatrix{}})
-	job := jobLink(crowd(1).Jobs[0].JobName)
-	for _, target := range []string{"/?q=train", job, matrixPath + strings.TrimPrefix(job, "/job")} {
+	job := crowd(1).Jobs[0].JobName
+	for _, target := range []string{"/?q=train", jobLink(job), jobPath + "?" + jobQuery(job), matrixPath + "?" + jobQuery(job)} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, target, nil))
 		if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "all queries: no memory") {
@@ -151,7 +151,7 @@ func TestUnansweredSearch(t *testing.T) {
 // refusing is a FAKE reader that knows a state only.
 type refusing struct{ fakeFleet }
 
-func (*refusing) Members(context.Context, fleet.JobName) ([]fleet.Member, []string) {
+func (*refusing) Job(context.Context, *fleet.State, fleet.JobName) (*fleet.JobReport, []string) {
 	return nil, []string{"all queries: no memory"}
 }
 

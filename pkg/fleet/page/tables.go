@@ -53,7 +53,7 @@ func (o Options) jobRow(j *fleet.Job) jobRow {
 
 func slower(ratio float64) string { return fmt.Sprintf("%.1f× median", ratio) }
 
-func hours(h float64) string { return format.PerSecond(h) + " h" }
+func hours(h float64) string { return format.Figure(h, "h") }
 
 func rate(r *fleet.Rate) string {
 	switch {
@@ -114,81 +114,6 @@ func (o Options) nodeRow(n *fleet.Node) nodeRow {
 	}
 	r.Errors, r.Pause = web.Optional(errors, format.PerSecond), web.Optional(pause, format.Percent)
 	r.HasErrors = errors != nil && *errors > 0
-	return r
-}
-
-// jobView is the page of a job.
-type jobView struct {
-	Name     string
-	About    string
-	Job      []jobRow
-	Members  []memberRow
-	More     int
-	Problems []string
-	Matrix   *matrixView // nil if no sensor is asked
-}
-
-// memberRow is a workload of a job.
-type memberRow struct {
-	Name, Node, NodeLink, Outside string
-	GPUs, Used, Out, In, P99      string
-	Slower, Launched              string
-	Slow, Behind, HasIdle         bool
-}
-
-// job shows a job, ?namespace=, ?kind= and ?name=.
-func (o Options) job(r *http.Request, s *fleet.State, a *asked) (title string, view any) {
-	name := jobOf(r)
-	v := jobView{Name: format.Escape(name.String()), About: "job"}
-	for i := range s.Jobs {
-		if s.Jobs[i].JobName == name {
-			v.Job = append(v.Job, o.jobRow(&s.Jobs[i]))
-		}
-	}
-	if len(v.Job) == 0 || !a.job {
-		v.About = lacking(s.Jobs != nil, "such job")
-		return cmp.Or(v.Name, "Job"), v
-	}
-	for _, p := range a.problems {
-		v.Problems = append(v.Problems, format.Escape(p[:min(len(p), 300)]))
-	}
-	for i := range a.members {
-		if i == allRows {
-			v.More = len(a.members) - i
-			break
-		}
-		v.Members = append(v.Members, o.memberRow(&a.members[i]))
-	}
-	if a.matrix != nil && len(a.members) > 0 {
-		v.Matrix = matrixOf(name, a.matrix)
-	}
-	return v.Name, v
-}
-
-// jobOf returns the job that a request names.
-func jobOf(r *http.Request) fleet.JobName {
-	q := r.URL.Query()
-	return fleet.JobName{Namespace: q.Get("namespace"), Kind: q.Get("kind"), Name: q.Get("name")}
-}
-
-func (o Options) memberRow(m *fleet.Member) memberRow {
-	r := memberRow{
-		Name: format.Owner(m.Workload), Node: format.Escape(m.Node), NodeLink: nodeLink(m.Node),
-		GPUs: web.Optional(m.GPUs, format.Count), Used: web.Optional(m.Used, format.Count),
-		Out: rate(m.Transmit), In: rate(m.Receive), P99: web.Optional(m.P99, format.Duration), Slower: web.Optional(m.Slower, slower),
-		Outside: o.foundLink(fleet.Found{Kind: "workload", Name: m.Workload, Node: m.Node}),
-	}
-	r.Slow = m.Slower != nil && *m.Slower >= slow
-	r.HasIdle = m.GPUs != nil && m.Used != nil && *m.Used < *m.GPUs
-	r.Launched = web.Optional(m.LastLaunch, func(seconds float64) string {
-		if seconds < 0 { // the node's clock is ahead of Prometheus's clock
-			return format.None
-		}
-		return format.Duration(seconds) + " ago"
-	})
-	if r.Behind = m.Behind != nil; r.Behind {
-		r.Launched = fmt.Sprintf("%s, %s behind", r.Launched, format.Count(*m.Behind))
-	}
 	return r
 }
 

@@ -268,9 +268,12 @@ func (f *fleet) page(t *testing.T) {
 		}
 	}
 	largest := slices.MaxFunc(s.Jobs, func(a, b nodes.Job) int { return a.Members - b.Members })
-	members, problems := reader.Members(t.Context(), largest.JobName)
+	report, problems := reader.Job(t.Context(), s, largest.JobName)
+	if report == nil {
+		t.Fatal(problems)
+	}
 	got := map[string]bool{}
-	for _, m := range members {
+	for _, m := range report.Members {
 		got[m.Node+" "+m.Workload] = true
 	}
 	if !maps.Equal(got, all.workloads[largest.JobName]) || len(problems) > 0 {

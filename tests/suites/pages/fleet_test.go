@@ -53,9 +53,9 @@ func TestFleetPage(t *testing.T) {
 		t.Error("the page was loaded again")
 	}
 	b.do(chromedp.Click(`#jobs tbody th a`))
-	b.until("the members of the job", `location.pathname === "/job" && document.readyState === "complete" && document.querySelectorAll("section:last-of-type tbody tr").length === 8 &&
+	b.until("the members of the job", `location.pathname.startsWith("/job/") && document.readyState === "complete" && document.querySelectorAll("#members tbody tr").length === 8 &&
 		document.querySelector("main").innerText.includes("ml/idle-1-")`)
-	b.do(chromedp.Click(`section:last-of-type tbody td a`))
+	b.do(chromedp.Click(`#members tbody td a`))
 	b.until("the view of the node", `location.pathname === "/node" && document.readyState === "complete" && document.querySelector("main").innerText.includes("mlx5_1")`)
 	b.visit(site + "/node?name=gpu0022")
 	b.until("the alert of the node", `document.querySelector(".verdicts").textContent.includes("GPUUncorrectedECC")`)
@@ -94,9 +94,41 @@ func TestFleetHostile(t *testing.T) {
 	}
 	b.exec(`document.querySelectorAll("*").forEach((e) => e.dispatchEvent(new MouseEvent("mouseover", {bubbles: true})))`)
 	b.do(chromedp.Click(`#jobs tbody th a`))
-	b.until("the members", `location.pathname === "/job" && document.readyState === "complete" && document.querySelectorAll("section:last-of-type tbody tr").length > 0`)
+	b.until("the members", `location.pathname.startsWith("/job/") && document.readyState === "complete" && document.querySelectorAll("#members tbody tr").length > 0`)
 	if got := eval[string](b, `document.querySelector("h1").textContent`); !strings.Contains(got, evil) {
 		t.Errorf("the job is %q", got)
+	}
+}
+
+// TestJobState goes to the job on nodes with a sick GPU and a port that is down: it shows the first alert in one sentence, what is not known,
+// strips of the members, the member on the alert's node first, and queries, on a phone, in print and without a script.
+func TestJobState(t *testing.T) {
+	site := fleetSite(t)
+	b := open(t, site, 390, 844)
+	b.ready(site)
+	b.visit(site + "/job/ml/" + eval[string](b, `[...document.querySelectorAll("#jobs tbody th a")].find((a) => a.textContent.includes("JobSet/llama-2")).textContent.split("/")[2]`))
+	b.until("the state, members and strips", `document.querySelector("[aria-labelledby=h-state] b").textContent.startsWith(document.querySelector("#events .name").textContent + " fires for gpu") &&
+		document.querySelector("#events").textContent.includes("GPUUncorrectedECC") && document.querySelectorAll("#members svg.strip").length === 16 &&
+		document.querySelector("#members svg.strip:last-child path") && document.querySelector("[aria-labelledby=h-state] .note").textContent.includes("launches of collectives of 8 members")`)
+	state := eval[string](b, `document.querySelector("[aria-labelledby=h-state] b").textContent`)
+	if got := eval[string](b, `document.querySelector("#members tbody td a").textContent`); !strings.Contains(state, " "+got) {
+		t.Errorf("the first member is on %s: %s", got, state)
+	}
+	if got := eval[int](b, `document.querySelectorAll("#figures tbody tr:not(:has(code))").length`); got != 0 {
+		t.Errorf("%d figures have no query", got)
+	}
+	job := eval[string](b, `location.href`)
+	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Media: "print"})
+	if wide := eval[int](b, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); wide > 0 {
+		t.Errorf("%d pixels are cut in print", wide)
+	}
+	still := open(t, site, 1280, 900)
+	call(still, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	still.do(chromedp.Navigate(job), chromedp.WaitReady("footer"))
+	for selector, want := range map[string]string{"[aria-labelledby=h-state]": " fires for gpu00", "#members": "gpu0022", "#figures": "job_name="} {
+		if text := run(still, chromedp.Text(selector)); !strings.Contains(text, want) {
+			t.Errorf("without a script %s lacks %q: %s", selector, want, text)
+		}
 	}
 }
 
@@ -146,7 +178,7 @@ func TestJobKeyboard(t *testing.T) {
 	b.tabTo("#jobs tbody th a")
 	job := eval[string](b, `document.activeElement.textContent`)
 	enter()
-	b.until("the view of the job", `location.pathname === "/job" && document.readyState === "complete"`)
+	b.until("the view of the job", `location.pathname.startsWith("/job/") && document.readyState === "complete"`)
 	if got := eval[string](b, `document.querySelector("h1").textContent`); got != job {
 		t.Errorf("the view is that of %q, and the focus was on %q", got, job)
 	}
@@ -157,7 +189,7 @@ func TestJobKeyboard(t *testing.T) {
 	for _, table := range []string{"h-job", "h-members"} {
 		b.tabTo(`.scroll[aria-labelledby=` + table + `]`)
 	}
-	member := `section:last-of-type tbody`
+	member := `#members tbody`
 	b.tabTo(member + ` th a`) // to the node's page, which is on another host
 	if got := eval[string](b, `document.activeElement.href`); !strings.HasPrefix(got, "http://gpu") {
 		t.Errorf("the link of the member is %q", got)
@@ -170,7 +202,7 @@ func TestJobKeyboard(t *testing.T) {
 		t.Errorf("the view is that of %q, and the focus was on %q", got, node)
 	}
 	b.exec(`history.back()`)
-	b.until("the view of the job again", `location.pathname === "/job" && document.readyState === "complete"`)
+	b.until("the view of the job again", `location.pathname.startsWith("/job/") && document.readyState === "complete"`)
 	b.tabTo("nav a[href='/']")
 	enter()
 	b.until("the page of all nodes", `location.pathname === "/" && document.readyState === "complete"`)

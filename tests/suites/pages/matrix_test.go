@@ -19,8 +19,11 @@ import (
 	"github.com/accelscope/accelscope/pkg/fleet/page"
 )
 
-// fakeJob is a FAKE Prometheus with the sensors of a job's nodes.
-type fakeJob struct{ nodes int }
+// fakeJob is a FAKE Prometheus, fakeSensors are the FAKE sensors of the job's nodes.
+type (
+	fakeJob     struct{ nodes int }
+	fakeSensors struct{ fakeJob }
+)
 
 func (f fakeJob) Read() *fleet.State {
 	return &fleet.State{At: time.Now(), Alerts: []fleet.Alert{}, Jobs: []fleet.Job{{JobName: fleet.JobName{Namespace: "ml", Kind: "Job", Name: "train"}}}}
@@ -28,11 +31,12 @@ func (f fakeJob) Read() *fleet.State {
 
 func (f fakeJob) Enter(context.Context, netip.Addr) (func(), error) { return func() {}, nil }
 
-func (f fakeJob) Members(context.Context, fleet.JobName) (members []fleet.Member, problems []string) {
+func (f fakeJob) Job(context.Context, *fleet.State, fleet.JobName) (*fleet.JobReport, []string) {
+	r := &fleet.JobReport{Summary: "The job waits for ml/train-0/main.", Severity: fleet.Warning, Figures: []fleet.Figure{{Name: "GPUs", PromQL: []string{"up"}}}}
 	for i := range f.nodes {
-		members = append(members, fleet.Member{Workload: fmt.Sprintf("ml/train-%d/main", i), Node: f.node(i)})
+		r.Members = append(r.Members, fleet.Member{Workload: fmt.Sprintf("ml/train-%d/main", i), Node: f.node(i)})
 	}
-	return members, nil
+	return r, nil
 }
 
 func (f fakeJob) Search(context.Context, string) ([]fleet.Found, []string) { return nil, nil }
@@ -40,7 +44,7 @@ func (f fakeJob) Search(context.Context, string) ([]fleet.Found, []string) { ret
 func (f fakeJob) node(i int) string { return fmt.Sprintf("gpu%04d.cluster.example:9847", i) }
 
 // Job has a node that does not answer, and a hostile address.
-func (f fakeJob) Job(fleet.JobName, []fleet.Member) *matrix.Matrix {
+func (f fakeSensors) Job(fleet.JobName, []fleet.Member) *matrix.Matrix {
 	m := &matrix.Matrix{At: time.Now(), NotAsked: []string{foreign}}
 	for i := range f.nodes {
 		m.Nodes = append(m.Nodes, matrix.Node{Name: f.node(i), Peers: i > 0, Addresses: true})
@@ -60,7 +64,7 @@ func TestConnectedNodes(t *testing.T) {
 	for nodes, cell := range map[int]string{3: "#matrix tbody tr:nth-child(2) td:nth-child(2)", 17: "#matrix tbody tr:first-child td:last-child"} {
 		f := fakeJob{nodes}
 		mux := http.NewServeMux()
-		for pattern, h := range page.Handlers(page.Options{Reader: f, Matrix: f, Version: "test"}) {
+		for pattern, h := range page.Handlers(page.Options{Reader: f, Matrix: fakeSensors{f}, Version: "test"}) {
 			mux.Handle(pattern, h)
 		}
 		s := httptest.NewServer(mux)

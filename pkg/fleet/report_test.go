@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/prometheus/common/model"
+)
+
+const (
+	memberA = "instance=n1 workload=ml/a/main container_id=1"
+	memberB = "instance=n2 workload=ml/b/main container_id=2"
+)
+
+// reported returns the report of a job with two members.
+func reported(t *testing.T, s *State, f *fakePrometheus, more map[string]model.Vector, now time.Time) *JobReport {
+	t.Helper()
+	f.vectors = map[string]model.Vector{
+		"members": {one(memberA, 1), one(memberB, 1)}, "energy_gpus": {one("namespace=ml", 7.2e6)},
+		"member_last_launch": {one(memberA, 2), one(memberB, 3)},
+	}
+	maps.Copy(f.vectors, more)
+	r := f.reader(t, "")
+	r.now = func() time.Time { return now }
+	report, problems := r.Job(t.Context(), s, JobName{"ml", "Job", "train"})
+	if report == nil || len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	return report
+}
+
+// TestSummary: one sentence says what is wrong, the worst first. Without a known problem it says what is not known.
+func TestSummary(t *testing.T) {
+	alert := func(name string, severity Severity, node, workload string) Alert {
+		return Alert{Name: name, Severity: severity, Node: node, Labels: map[string]string{"workload": workload}}
+	}
+	lost, late := alert("GPULost", Critical, "n2", ""), alert("JobMemberLate", Info, "n2", "ml/b/main")
+	for _, c := range []struct {
+		want     string
+		severity Severity
+		alerts   []Alert
+		more     map[string]model.Vector
+		first    string // member
+		unknown  string
+	}{
+		{want: "Nothing is known to be wrong with 2 members.", alerts: []Alert{}, first: "n1"},
+		{want: "Whether something is wrong is not known: alerts are not answered.", first: "n1", unknown: "alerts"},
+		{
+			want: "Nothing is known to be wrong with 2 members; not known: launches of collectives of 2 members, joules.", alerts: []Alert{}, first: "n1",
+			more: map[string]model.Vector{"energy_gpus": {}, "member_last_launch": {}}, unknown: "launches of collectives of 2 members|joules",
+		},
+		{
+			want:     "The job waits for ml/b/main on n2, which is 3 launches behind and launched last 10m1s ago.",
+			severity: Warning, alerts: []Alert{lost}, first: "n2",
+			more: map[string]model.Vector{"member_behind": {one(memberB, 3)}, "member_last_launch": {one(memberA, 600), one(memberB, 601)}},
+		},
+		{
+			want: "GPULost fires for n2, a node of the job, and 1 more alert.", severity: Critical,
+			alerts: []Alert{lost, late, alert("GPULost", Critical, "n9", ""), alert("RDMAFault", Warning, "n1", "ml/other/main")}, first: "n2",
+		},
+		{want: "GPULost fires for n2, a node of the job.", severity: Critical, alerts: []Alert{lost}, first: "n2"},
+		{want: "JobMemberLate fires for n2 ml/b/main.", severity: Info, alerts: []Alert{late}, first: "n2"},
+		{
+			want: "No member has launched a collective for 6m12s.", severity: Info, alerts: []Alert{late}, first: "n2",
+			more: map[string]model.Vector{"member_last_launch": {one(memberA, 372), one(memberB, 400)}},
+		},
+		{
+			want: "The sensors of 1 of 2 members do not answer.", severity: Warning, alerts: []Alert{}, first: "n2",
+			more:    map[string]model.Vector{"members": {one(memberA, 1)}, "members_lost": {one(memberB, 1)}, "member_last_launch": {one(memberA, 1)}},
+			unknown: "everything since their sensors do not answer of 1 member",
+		},
+		{
+			want: "Nothing is known to be wrong with 2 members; not known: some launches of collectives of 1 member, processes on the GPUs of 1 member.",
+			more: map[string]model.Vector{
+				"member_partial": {one(memberA, 1)}, "member_gpus": {one(memberA, 8), one(memberB, 8)}, "member_gpus_used": {one(memberB, 8)},
+			},
+			alerts: []Alert{}, first: "n2", unknown: "some launches of collectives of 1 member|processes on the GPUs of 1 member",
+		},
+	} {
+		r := reported(t, &State{Alerts: c.alerts}, &fakePrometheus{}, c.more, time.Unix(1_800_000_000, 0))
+		if r.Summary != c.want || r.Severity != c.severity || r.Members[0].Node != c.first || strings.Join(r.Unknown, "|") != c.unknown {
+			t.Errorf("%q %q, first %s, unknown %q\nwant %q %q, first %s", r.Summary, r.Severity, r.Members[0].Node, r.Unknown, c.want, c.severity, c.first)
+		}
+	}
+	idle := &State{Alerts: []Alert{}, Jobs: []Job{{JobName: JobName{"ml", "Job", "train"}, GPUs: new(16.), Idle: new(3.)}}}
+	if r := reported(t, idle, &fakePrometheus{}, nil, time.Unix(1_800_000_000, 0)); r.Summary != "3 of 16 GPUs held by the job did nothing in the last minutes." {
+		t.Error(r.Summary)
+	}
+	idle.Problems = []string{"ports: timeout"}
+	if r := reported(t, idle, &fakePrometheus{}, nil, time.Unix(1_800_000_000, 0)); !slices.Contains(r.Unknown, "what Prometheus did not answer") {
+		t.Error(r.Unknown)
+	}
+}
+
+// matrix returns a series with values from a time on.
+func matrix(labels string, begin time.Time, step time.Duration, values ...float64) *model.SampleStream {
+	s := &model.SampleStream{Metric: one(labels, 0).Metric}
+	for i, v := range values {
+		s.Values = append(s.Values, model.SamplePair{Timestamp: model.TimeFromUnixNano(begin.Add(time.Duration(i) * step).UnixNano()), Value: model.SampleValue(v)})
+	}
+	return s
+}
+
+// TestPast: strips have a value for each step, and alerts that fired are listed once for each time, but alerts of other workloads and nodes,
+// and alerts that still fire, are not.
+func TestPast(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0).Add(7 * time.Minute) // between two steps
+	begin := time.Unix(1_800_000_000, 0).Add(-pastRange + stripStep)
+	fired := float64(begin.Add(time.Hour).Unix())
+	f := &fakePrometheus{matrices: map[string]model.Matrix{
+		"strip_gpus": {matrix(memberB, begin, stripStep, .25, .25, math.NaN(), 1)},
+		"strip_hcas": {matrix("instance=n1", begin.Add(35*stripStep), stripStep, .5)},
+		"events": {
+			matrix("alertname=GPUFault severity=warning instance=n2 gpu_id=3", begin.Add(time.Hour), eventStep, fired, fired, fired+240, fired+240, fired+240),
+			matrix("alertname=JobMemberLate severity=info instance=n1 workload=ml/a/main", begin.Add(3*time.Hour), eventStep, fired),
+			matrix("alertname=JobMemberLate severity=info instance=n1 workload=ml/x/main", begin.Add(3*time.Hour), eventStep, fired),
+			matrix("alertname=GPUFault severity=warning instance=n9", begin.Add(3*time.Hour), eventStep, fired),
+			matrix("alertname=GPULost severity=warning instance=n1", now.Add(-eventStep), eventStep, fired),
+		},
+	}}
+	r := reported(t, &State{Alerts: []Alert{}}, f, nil, now)
+	if !r.Past.Begin.Equal(begin) || r.Past.Members != 2 || r.Past.StepSeconds != 600 {
+		t.Errorf("%+v, want %v", r.Past, begin)
+	}
+	want := make([]*float64, 36)
+	want[0], want[1], want[3] = new(.25), new(.25), new(1.)
+	if diff := gocmp.Diff(want, r.Members[1].GPUUse); diff != "" {
+		t.Error(diff)
+	}
+	want = make([]*float64, 36)
+	want[35] = new(.5)
+	if diff := gocmp.Diff(want, r.Members[0].HCAUse); diff != "" {
+		t.Error(diff)
+	}
+	var got []string
+	for _, e := range r.Events {
+		got = append(got, strings.Join([]string{e.Name, e.Subject(), e.Since.Sub(begin).String(), e.Until.Sub(begin).String()}, " "))
+	}
+	if diff := gocmp.Diff([]string{"JobMemberLate n1 ml/a/main 1h0m0s 3h0m0s", "GPUFault n2 GPU 3 1h4m0s 1h8m0s", "GPUFault n2 GPU 3 1h0m0s 1h2m0s"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestStrips: only the nodes of the first members are asked for their past.
+func TestStrips(t *testing.T) {
+	f := &fakePrometheus{}
+	var members model.Vector
+	for i := range maxStrips + 1 {
+		members = append(members, one("instance=n.("+strings.Repeat("x", i+1)+" workload=w"+strings.Repeat("y", i)+" container_id=c", 1))
+	}
+	r := reported(t, &State{Alerts: []Alert{}}, f, map[string]model.Vector{"members": members}, time.Unix(1_800_000_000, 0))
+	if len(r.Members) != maxStrips+1 || r.Members[maxStrips-1].GPUUse == nil || r.Members[maxStrips].GPUUse != nil {
+		t.Error("not the first members have strips")
+	}
+	if i := slices.IndexFunc(f.asked, func(q string) bool { return is("strip_hcas", q) }); i < 0 ||
+		!strings.Contains(f.asked[i], `n\\.\\(x|`) || strings.Contains(f.asked[i], strings.Repeat("x", maxStrips+1)) {
+		t.Error("other nodes are asked for")
+	}
+}
+
+// TestFigures: each figure has its query, with the name of the job as it is.
+func TestFigures(t *testing.T) {
+	f := &fakePrometheus{vectors: map[string]model.Vector{"members": {one(memberA, 1)}, "energy_gpus": {one("namespace=ml", 3), one("namespace=ml job_kind=x", 4)}}}
+	name := JobName{"ml", "Job", `a  "b` + "\n"}
+	s := &State{Jobs: []Job{{JobName: name, GPUs: new(8.), Errors: new(.5), Transmit: &Rate{PerSecond: 9}}}}
+	r, _ := f.reader(t, "").Job(t.Context(), s, name)
+	values := map[string]float64{}
+	for _, one := range r.Figures {
+		if one.Value != nil {
+			values[one.Name] = *one.Value
+		}
+		if len(one.PromQL) == 0 {
+			t.Errorf("%s has no source", one.Name)
+		}
+		for _, q := range one.PromQL {
+			if !strings.Contains(q, `job_name="a  \"b\n"`) && !strings.HasPrefix(one.Name, "Use of") || strings.Contains(q, "$") {
+				t.Errorf("%s: %s", one.Name, q)
+			}
+		}
+	}
+	if diff := gocmp.Diff(map[string]float64{"GPU energy, last day": 7, "GPUs": 8, "Errors": .5, "Out": 9}, values); diff != "" {
+		t.Error(diff)
+	}
+}
