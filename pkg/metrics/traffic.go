@@ -147,6 +147,7 @@ var budgetNotes = []string{
 	"`accelscope_budget_spent_ratio` is an overestimate: a probe hit or return counts 2 µs, a single-stepped instruction 12 µs.",
 	"`accelscope_datapath_late_total`, `container_rdma_datapath_late_total`: [first operations](../docs/rdma-bytes.md#method-uprobe) " +
 		"are not counted.",
+	"`accelscope_datapath_surveys_total`: `reason` is `scheduled` or [`suspicion`](../docs/collectives.md#slow-jobs).",
 }
 
 // budgetMetrics returns the coverage and cost of the probes on the data path.
@@ -194,6 +195,16 @@ func budgetMetrics() []metric {
 		budget("accelscope_datapath_spent_seconds_total", counter,
 			"CPU time spent in data path probes.",
 			func(_ *model.DataPathStats, s *attribution.BudgetShare) float64 { return float64(s.Spent) / 1e9 }),
+		{
+			name: "accelscope_datapath_surveys_total", typ: counter, labels: []string{"reason"},
+			help: "Surveys of verbs providers that have begun.",
+			emit: func(v *view, b *exposition.Builder) {
+				if d := v.facts.DataPath; d != nil {
+					b.Value(float64(d.Surveys.Scheduled), "scheduled")
+					b.Value(float64(d.Surveys.Suspected), "suspicion")
+				}
+			},
+		},
 		stats("accelscope_datapath_processes", gauge, "Processes with an observed data path.",
 			func(d *model.DataPathStats) uint64 { return d.Processes }),
 		stats("accelscope_datapath_probes", gauge, "Probes attached to verbs providers.",

@@ -65,11 +65,15 @@ type Budget struct {
 	SpentRatio float64
 }
 
+// SurveyCounts counts the surveys of provider files that have begun: as scheduled, and on suspicion against a communicator.
+type SurveyCounts struct{ Scheduled, Suspected uint64 }
+
 // DataPathStats is the state of the probes on the data path.
 type DataPathStats struct {
 	Attached bool
 	// LimitRatio is the maximum fraction of a process's CPU time for probes, infinite without a limit.
 	LimitRatio float64
+	Surveys    SurveyCounts
 	Processes  uint64 // watched
 	Probes     uint64 // attached
 	// Late counts the verbs contexts that could send before their provider was probed: their first calls are not

@@ -56,7 +56,8 @@ type services struct {
 	dri        *drm.Source // has the cards of the GPUs of all vendors
 	faults     model.FaultLog
 	peers      func() ([]model.Peer, error)
-	gpus       control.Releaser // nil if NVIDIA's GPUs are not read
+	survey     func([]model.CgroupID) // surveys processes on suspicion; nil: no calls are counted in surveys
+	gpus       control.Releaser       // nil if NVIDIA's GPUs are not read
 }
 
 func newServices(o Options, parsed parsedFlags) *services {

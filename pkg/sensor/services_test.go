@@ -5,6 +5,7 @@ package sensor
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -57,5 +58,24 @@ func TestPanickingConstructors(t *testing.T) {
 	cgroup := made("cgroup", func() engine.Registration { panic("boom") })
 	if cgroup.Source.Name() != "cgroup" || cgroup.Err.Error() != "making the source: panic: boom" {
 		t.Errorf("%s: %v", cgroup.Source.Name(), cgroup.Err)
+	}
+}
+
+// TestSurveyOnSuspicion: the launches of communicators are watched only while calls are counted in surveys. There is no device.
+func TestSurveyOnSuspicion(t *testing.T) {
+	for mode, watched := range map[string]bool{"survey": true, "always": false} {
+		f := Options{Logger: zap.NewNop()}
+		f.DataPath, f.Sysfs, f.Procfs, f.PathBudget, f.AttachLimit = mode, t.TempDir(), "/proc", 0.01, time.Second
+		s := newServices(f, parsedFlags{})
+		r := s.newDataPath()
+		if r.Err != nil {
+			t.Skip("no uprobes here, or not root: ", r.Err)
+		}
+		if got := s.survey != nil; got != watched {
+			t.Errorf("%s: watched: %v", mode, got)
+		}
+		if err := errors.Join(r.Source.Close(), s.uprobes.Close()); err != nil {
+			t.Error(err)
+		}
 	}
 }

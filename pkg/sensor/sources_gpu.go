@@ -68,7 +68,9 @@ func (s *services) newCollective() engine.Registration {
 	if err != nil {
 		return register("collective", nil, err)
 	}
-	source, err := collective.New(collective.Options{Options: options, KeyFile: s.KeyFile})
+	source, err := collective.New(collective.Options{
+		Options: options, KeyFile: s.KeyFile, StallAfter: s.JobStall, Suspect: s.survey,
+	})
 	return register("collective", source, err)
 }
 

@@ -83,6 +83,9 @@ func (s *services) newDataPath() engine.Registration {
 	}
 	o.Consent = s.consent
 	source, err := datapath.New(o)
+	if err == nil && s.DataPath == "survey" {
+		s.survey = source.Survey
+	}
 	return register("datapath", source, err)
 }
 

@@ -31,6 +31,10 @@ type Options struct {
 	library.Options
 	// KeyFile has the key of the hashes of communicators. Empty: a key that everyone knows.
 	KeyFile string
+	// Suspect is called with the cgroups of a communicator whose launches fall or stop. It must not block. nil: no communicator is watched.
+	Suspect func([]model.CgroupID)
+	// StallAfter is the time without a launch after which a communicator is suspected.
+	StallAfter time.Duration
 }
 
 // defaultMaxEntries is enough for 16 processes with 32 communicators in the share of each of four workloads.
@@ -49,10 +53,12 @@ type Source struct {
 	kernel *kernel
 	gate   *uprobe.Gate
 	prober *library.Prober
-	// Only the Prober's goroutine uses the next three.
-	procfs string
-	states map[int]*processState
-	whole  map[locate.FileID]uint64 // since when all functions of a file are probed, CLOCK_MONOTONIC
+	// Only the Prober's goroutine uses the next five.
+	procfs  string
+	states  map[int]*processState
+	suspect func([]model.CgroupID) // nil: watcher is not used
+	watcher watcher
+	whole   map[locate.FileID]uint64 // since when all functions of a file are probed, CLOCK_MONOTONIC
 
 	// mu guards the fields that both the Prober and Read use.
 	mu      sync.Mutex
@@ -91,10 +97,11 @@ func newSource(opts Options, spec hook.Spec) (*Source, error) {
 	s := &Source{
 		kernel: k, gate: opts.Gate, procfs: opts.Procfs, states: map[int]*processState{}, whole: map[locate.FileID]uint64{},
 		forget: map[model.CgroupID]bool{}, members: newMembers(keys),
+		suspect: opts.Suspect, watcher: newWatcher(opts.StallAfter),
 	}
 	s.prober = library.New(opts.Options, library.Spec{
 		Source: sourceName, Functions: probed(), Libraries: libraryNames(), CallCost: callCost, CallCostStepped: callCostStepped,
-		Object: k.object, Programs: spec, Load: k.load, Calls: s.eachCall, Publish: s.publish,
+		Object: k.object, Programs: spec, Load: k.load, Calls: s.eachCall, Publish: func() { s.publish(); s.watch() },
 		Wants: func(of *library.Process) bool { return linkedOf(of.Libraries).uses },
 		Attach: func(f *library.File, h library.Half) func(string) (io.Closer, error) {
 			return k.probe(&f.Places[h.Place], libraryOf(f))

@@ -71,8 +71,10 @@ const DefaultMaxContexts = 4096
 type Source struct {
 	opts  *Options
 	meter *meter
-	stop  context.CancelFunc
-	done  <-chan struct{} // closed when the loop has ended
+	// suspects are handed to the loop.
+	suspects chan<- []model.CgroupID
+	stop     context.CancelFunc
+	done     <-chan struct{} // closed when the loop has ended
 }
 
 // New attaches the hooks if there is a device, and starts the loop. It fails if the kernel lacks a feature that probes need.
@@ -97,11 +99,20 @@ func newSource(opts Options, stop context.CancelFunc) (*Source, *loop) {
 	opts.SurveyInterval = cmp.Or(opts.SurveyInterval, DefaultSurveyInterval)
 	m := newMeter(&opts)
 	l := newLoop(&opts, m)
-	return &Source{opts: &opts, meter: m, stop: stop, done: l.done}, l
+	return &Source{opts: &opts, meter: m, suspects: l.suspects, stop: stop, done: l.done}, l
 }
 
 // Name returns model.DataPathSource.
 func (s *Source) Name() string { return model.DataPathSource }
+
+// Survey has the processes of cgroups surveyed on suspicion, if their calls are counted in surveys only: for a minute, and once in ten
+// minutes at most, because other processes with the same provider file pay, too. It does not wait, and may do nothing while many wait.
+func (s *Source) Survey(cgroups []model.CgroupID) {
+	select {
+	case s.suspects <- cgroups:
+	default:
+	}
+}
 
 // Close detaches all probes and hooks.
 func (s *Source) Close() error {

@@ -15,7 +15,8 @@ import (
 // not safe for concurrent use.
 //
 // A series grows only while the calls of all its contexts are counted all the time: otherwise the counts of some contexts would be taken
-// for the whole. Received bytes come from posts (reads, atomics) and from polls (receives), so they grow while both are counted.
+// for the whole. Received bytes come from posts (reads, atomics) and from polls (receives), so they grow while both are counted. Waits for
+// receives also grow by what contexts wait in surveys.
 type fold struct {
 	contexts map[gen.DatapathContextKey]*contextCounts
 	series   map[seriesKey]*series
@@ -98,7 +99,7 @@ func (f *fold) add(key gen.DatapathContextKey, stat *gen.DatapathContextStat, at
 	}
 	s.unread += increase(&c.unread, stat.Unread)
 	s.lost = s.lost || increase(&c.lost, stat.Lost) > 0
-	if waited := increase(&c.waited, stat.WaitedNs); s.resting == [groups]int{} {
+	if waited := increase(&c.waited, stat.WaitedNs); at.surveyed || s.resting == [groups]int{} {
 		s.waited += waited
 	}
 }
@@ -138,7 +139,7 @@ func (f *fold) split(index, to uint32) {
 	for id, s := range maps.Clone(f.series) {
 		if id.device == index {
 			f.series[id] = s.successor()
-			s.contexts, s.resting, s.files, s.surveys = 0, [groups]int{}, nil, nil
+			s.contexts, s.resting, s.surveyed, s.files, s.surveys = 0, [groups]int{}, 0, nil, nil
 			f.series[seriesKey{id.cgroup, to}] = s
 		}
 	}

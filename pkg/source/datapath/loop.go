@@ -37,6 +37,8 @@ const (
 	// maxEvents is the number of events that wait while the loop attaches probes to a file that thousands of processes map: two for each
 	// context of a large job.
 	maxEvents = 16384
+	// maxSuspects is the number of suspicions that wait.
+	maxSuspects = 64
 	// maxExisting is the number of queue pairs from before the hooks that are searched per process and device.
 	maxExisting = 16
 )
@@ -52,18 +54,20 @@ type loop struct {
 	switcher  *switcher
 	pace      *pace
 
-	events  chan event
-	done    chan struct{}       // closed when the goroutine ends
-	safety  *returnprobe.Safety // nil until determined
-	namedAt time.Time
-	retry   hook.Retry
-	devices *hotplug.Subscription
+	events   chan event
+	suspects chan []model.CgroupID // cgroups to survey on suspicion
+	done     chan struct{}         // closed when the goroutine ends
+	safety   *returnprobe.Safety   // nil until determined
+	namedAt  time.Time
+	retry    hook.Retry
+	devices  *hotplug.Subscription
 }
 
 func newLoop(opts *Options, m *meter) *loop {
 	done, kept := make(chan struct{}), &keptFiles{ids: map[locate.FileID]bool{}}
 	l := &loop{
-		opts: opts, meter: m, pace: &pace{}, events: make(chan event, maxEvents), done: done,
+		opts: opts, meter: m, pace: &pace{}, events: make(chan event, maxEvents),
+		suspects: make(chan []model.CgroupID, maxSuspects), done: done,
 		processes: &processes{opts: opts, byPID: map[int]*watched{}},
 		devices:   opts.Hotplug.Devices("infiniband_verbs"),
 	}
@@ -85,7 +89,7 @@ func newLoop(opts *Options, m *meter) *loop {
 	}
 	l.switcher = &switcher{
 		opts: opts, meter: m, processes: l.processes, prober: l.prober, pace: l.pace,
-		schedule: schedule{limit: opts.Budget, length: opts.SurveyLength, interval: opts.SurveyInterval},
+		schedule: schedule{limit: opts.Budget, length: opts.SurveyLength, interval: opts.SurveyInterval, suspicion: suspicionLength},
 	}
 	return l
 }
@@ -120,6 +124,8 @@ func (l *loop) run(ctx context.Context) {
 			l.tracker.handleFound(a)
 		case r := <-l.prober.manager.Results:
 			l.prober.manager.Take(r, time.Now())
+		case cgroups := <-l.suspects:
+			l.switcher.suspect(cgroups, time.Now())
 		case <-wake.C:
 		}
 		l.handleQueued()

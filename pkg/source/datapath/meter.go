@@ -226,11 +226,12 @@ func (m *meter) setPlace(id locate.FileID, v *survey, ended bool) {
 	m.limited = m.limited || v.isLimited()
 }
 
-// setFiles sets which files exist, whether each lacks probes that it should have, and whether calls of some are counted in surveys only.
-func (m *meter) setFiles(off map[locate.FileID]bool, limited bool) {
+// setFiles sets which files exist, whether each lacks probes that it should have, whether calls of some are counted in surveys only, and how
+// many surveys have begun.
+func (m *meter) setFiles(off map[locate.FileID]bool, limited bool, surveys model.SurveyCounts) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.limited, m.off = limited, off
+	m.limited, m.off, m.stats.Surveys = limited, off, surveys
 	maps.DeleteFunc(m.places, func(id locate.FileID, _ place) bool {
 		_, exists := off[id]
 		return !exists

@@ -51,6 +51,25 @@ func (p *processes) ownerOf(w *watched) model.CgroupID {
 	return share
 }
 
+// mapsIn reports whether a process of cgroups, or of other cgroups of their workloads, maps a file.
+func (p *processes) mapsIn(f *file, cgroups []model.CgroupID) bool {
+	for pid := range f.Paths {
+		w := p.byPID[pid]
+		if w != nil && slices.ContainsFunc(cgroups, func(id model.CgroupID) bool { return p.workloadOf(id) == p.workloadOf(w.cgroup) }) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *processes) workloadOf(cgroup model.CgroupID) model.CgroupID {
+	if p.opts.OwnerOf == nil {
+		return cgroup
+	}
+	workload, _ := p.opts.OwnerOf(cgroup)
+	return workload
+}
+
 func (p *processes) ownerOfAttempt(a *attempt) model.CgroupID {
 	if w := p.byPID[int(a.key.Tgid)]; w != nil {
 		return p.ownerOf(w)

@@ -349,6 +349,36 @@ func TestWaitsOfSeries(t *testing.T) {
 	check(46, false)
 }
 
+// TestWaitsInSurveys: waits of contexts whose calls are counted in surveys only grow in surveys, and do not rest then.
+func TestWaitsInSurveys(t *testing.T) {
+	f := newFold(0.01, time.Minute)
+	limited := place{file: locate.FileID{Inode: 1}, limited: [groups]bool{true, true}}
+	surveyed := limited
+	surveyed.surveyed = true
+	add := func(context, waited uint64, at place) {
+		f.add(gen.DatapathContextKey{Context: context, Tgid: 1}, &gen.DatapathContextStat{Cgroup: 7, WaitedNs: waited}, at)
+	}
+	check := func(want model.WaitTime, resting bool) {
+		t.Helper()
+		if rows := filled(f).ReceiveWaits; len(rows) != 1 || rows[0].Value != want || rows[0].Resting != resting {
+			t.Errorf("%+v, want %d, resting: %v", rows, want, resting)
+		}
+	}
+	add(1, 100, limited)
+	add(2, 10, limited)
+	check(0, true)
+	add(1, 103, surveyed)
+	add(2, 14, surveyed)
+	check(7, false)
+	add(1, 200, limited)
+	add(2, 200, limited)
+	check(7, true)
+	add(1, 205, surveyed)
+	f.forget(map[model.CgroupID]bool{7: true})
+	add(1, 206, surveyed)
+	check(1, false)
+}
+
 // TestReceiveGaps: whose receives are known, and the reasons for the others.
 func TestReceiveGaps(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -33,6 +33,7 @@ type series struct {
 	waited    uint64                // for receives, in nanoseconds
 	contexts  int                   // existing contexts
 	resting   [groups]int           // contexts whose calls are counted in surveys only
+	surveyed  int                   // contexts in a running survey
 	files     map[locate.FileID]int // contexts of each file
 	surveys   map[locate.FileID]*window
 }
@@ -51,6 +52,7 @@ func (s *series) enter(at place) {
 	for g, limited := range at.limited {
 		s.resting[g] += toInt[int](limited)
 	}
+	s.surveyed += toInt[int](at.surveyed)
 	if s.files == nil {
 		s.files = map[locate.FileID]int{}
 	}
@@ -62,6 +64,7 @@ func (s *series) leave(at place) {
 	for g, limited := range at.limited {
 		s.resting[g] -= toInt[int](limited)
 	}
+	s.surveyed -= toInt[int](at.surveyed)
 	if s.files[at.file]--; s.files[at.file] <= 0 {
 		delete(s.files, at.file)
 	}
@@ -69,7 +72,7 @@ func (s *series) leave(at place) {
 
 // successor returns a series of the same contexts that starts from 0.
 func (s *series) successor() *series {
-	return &series{contexts: s.contexts, resting: s.resting, files: s.files, surveys: s.surveys}
+	return &series{contexts: s.contexts, resting: s.resting, surveyed: s.surveyed, files: s.files, surveys: s.surveys}
 }
 
 // windowOf returns the window of a running survey, or nil.
@@ -139,7 +142,8 @@ func (f *fold) fill(snap *model.Snapshot, deviceName func(uint32) string, survey
 			Cgroup: id.cgroup, Key: model.DeviceKey{Device: device}, Value: model.Count(s.unread),
 		})
 		snap.ReceiveWaits = append(snap.ReceiveWaits, model.Series[model.DeviceKey, model.WaitTime]{
-			Cgroup: id.cgroup, Key: model.DeviceKey{Device: device}, Value: model.WaitTime(s.waited), Resting: s.resting != [groups]int{},
+			Cgroup: id.cgroup, Key: model.DeviceKey{Device: device}, Value: model.WaitTime(s.waited),
+			Resting: s.resting != [groups]int{} && s.surveyed == 0,
 		})
 	}
 	f.spending.fill(snap)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -13,6 +14,12 @@ import (
 const (
 	DefaultSurveyLength   = 10 * time.Second
 	DefaultSurveyInterval = 10 * time.Minute
+)
+
+// A survey on suspicion is longer, and a file has at most one in suspicionPause.
+const (
+	suspicionLength = time.Minute
+	suspicionPause  = 10 * time.Minute
 )
 
 // maxIntervals is the number of intervals for which the result of a survey is used.
@@ -27,14 +34,18 @@ const maxIntervals = 3
 //
 // All calls are counted again after a survey in which every process kept its budget, and when no process uses the file. A survey has no
 // result if probes could not be attached and calls were missed.
+//
+// On suspicion against processes of a limited file, a survey begins at once, or the running survey becomes longer.
 type survey struct {
 	limited      [groups]bool
 	running      bool
 	counting     bool      // it is running, and all calls are counted
 	begun, ended time.Time // of the last survey
+	length       time.Duration
 	next         time.Time
-	over         bool // a process exceeded its budget in this survey
-	broken       bool // some calls of this survey were not counted
+	suspected    time.Time // when the last survey on suspicion began
+	over         bool      // a process exceeded its budget in this survey
+	broken       bool      // some calls of this survey were not counted
 }
 
 func (v *survey) isLimited() bool { return v.limited != [groups]bool{} }
@@ -56,7 +67,28 @@ func (p *place) isLimited() bool { return p.limited != [groups]bool{} }
 type schedule struct {
 	limit            float64 // share of its CPU time that probes may take of a process
 	length, interval time.Duration
-	first            time.Time // of all surveys
+	suspicion        time.Duration // the length of a survey on suspicion
+	first            time.Time     // of all surveys
+	begun            model.SurveyCounts
+}
+
+// beginScheduled begins a survey that no suspicion caused.
+func (s *schedule) beginScheduled(v *survey, now time.Time) {
+	s.begin(v, now)
+	s.begun.Scheduled++
+}
+
+// suspect surveys a file on suspicion, and reports whether it did. All calls of a file without limits are counted anyway.
+func (s *schedule) suspect(v *survey, now time.Time) bool {
+	if !v.isLimited() || !v.suspected.IsZero() && now.Sub(v.suspected) < suspicionPause {
+		return false
+	}
+	if !v.running {
+		s.begin(v, now)
+	}
+	v.length, v.suspected = max(v.length, s.suspicion), now
+	s.begun.Suspected++
+	return true
 }
 
 // begin begins a survey.
@@ -64,7 +96,7 @@ func (s *schedule) begin(v *survey, now time.Time) {
 	if s.first.IsZero() {
 		s.first = now
 	}
-	v.running, v.counting, v.begun, v.over, v.broken = true, false, now, false, false
+	v.running, v.counting, v.begun, v.length, v.over, v.broken = true, false, now, s.length, false, false
 	// The next survey begins at the first common time that is an interval later. A survey that began late must not lose its turn.
 	intervals := (now.Sub(s.first) + s.interval - s.length + s.interval - 1) / s.interval
 	v.next = s.first.Add(intervals * s.interval)
@@ -75,7 +107,7 @@ func (s *schedule) limitGroup(v *survey, group int, now time.Time) {
 	was := v.isLimited()
 	v.limited[group] = true
 	if !was {
-		s.begin(v, now)
+		s.beginScheduled(v, now)
 	}
 }
 
@@ -83,14 +115,14 @@ func (s *schedule) limitGroup(v *survey, group int, now time.Time) {
 func (s *schedule) advance(v *survey, used bool, now time.Time) (ended bool) {
 	switch {
 	case !v.isLimited():
-	case v.running && now.Sub(v.begun) >= s.length:
+	case v.running && now.Sub(v.begun) >= v.length:
 		v.broken = v.broken || !v.counting
 		v.running, v.counting, v.ended = false, false, now
 		if ended = true; !v.over && !v.broken {
 			v.limited = [groups]bool{}
 		}
 	case !v.running && !now.Before(v.next) && used:
-		s.begin(v, now)
+		s.beginScheduled(v, now)
 	case !v.running && !now.Before(v.next):
 		v.limited = [groups]bool{}
 	}
@@ -103,7 +135,7 @@ func (s *schedule) due(v *survey) time.Time {
 	case !v.isLimited():
 		return time.Time{}
 	case v.running:
-		return v.begun.Add(s.length)
+		return v.begun.Add(v.length)
 	}
 	return v.next
 }

@@ -142,6 +142,90 @@ func TestBrokenSurvey(t *testing.T) {
 	}
 }
 
+// TestSuspicion: a limited file is surveyed for a minute on suspicion, once in ten minutes. A running survey becomes longer. Scheduled surveys
+// stay at their common times.
+func TestSuspicion(t *testing.T) {
+	s, v := testSchedule, survey{}
+	s.suspicion = time.Minute
+	if s.suspect(&v, at(0)) || v.running {
+		t.Error("a file without limits is surveyed")
+	}
+	s.limitGroup(&v, polls, at(0))
+	ends := func(second float64) {
+		t.Helper()
+		v.over = true
+		if s.advance(&v, true, at(second-1)) || !v.running || !s.due(&v).Equal(at(second)) {
+			t.Errorf("second %g: ended before, or %v is the end", second, s.due(&v))
+		}
+		if !s.advance(&v, true, at(second)) || v.running || !v.isLimited() {
+			t.Errorf("second %g: not ended, or without limit", second)
+		}
+	}
+	ends(10)
+	if !s.suspect(&v, at(100)) {
+		t.Error("not surveyed on suspicion")
+	}
+	ends(160)
+	if s.suspect(&v, at(699)) {
+		t.Error("surveyed again within ten minutes")
+	}
+	s.advance(&v, true, at(1199))
+	if v.running {
+		t.Error("surveyed between the common times")
+	}
+	s.advance(&v, true, at(1200))
+	if !s.suspect(&v, at(1205)) {
+		t.Error("the running survey is not extended")
+	}
+	ends(1260)
+	s.advance(&v, true, at(1800))
+	ends(1810)
+	if want := (model.SurveyCounts{Scheduled: 3, Suspected: 2}); s.begun != want {
+		t.Errorf("%+v surveys, want %+v", s.begun, want)
+	}
+}
+
+// TestSuspected: on suspicion the file of a cgroup is probed again, and its result is of this survey. FAKE provider.
+func TestSuspected(t *testing.T) {
+	path, sites := buildFake(t)
+	s := startSource(t, 0.01, path, sites, func(s *testSource) {
+		s.switcher.schedule.length, s.switcher.schedule.interval, s.switcher.schedule.suspicion = time.Second, time.Hour, 3*time.Second
+	})
+	f := startFake(t, path)
+	s.observeFake(f)
+	eventually(t, "never probed", func() bool { return s.snapshot(t).DataPath.Probes == uint64(len(sites)) })
+	idle := func(ok func(model.Snapshot) bool) func() bool {
+		return func() bool {
+			f.do("idle", 20_000)
+			return ok(s.snapshot(t))
+		}
+	}
+	var first model.Survey
+	eventually(t, "never limited", idle(func(snap model.Snapshot) bool {
+		for _, first = range snap.Surveys {
+			return snap.DataPath.Probes < uint64(len(sites))
+		}
+		return false
+	}))
+	s.Survey([]model.CgroupID{6})
+	s.Survey([]model.CgroupID{5, 6})
+	s.Survey([]model.CgroupID{5})
+	eventually(t, "not probed on suspicion", idle(func(snap model.Snapshot) bool { return snap.DataPath.Probes == uint64(len(sites)) }))
+	var second model.Survey
+	eventually(t, "no result", idle(func(snap model.Snapshot) bool {
+		for _, second = range snap.Surveys {
+			return second.Begun.After(first.Ended)
+		}
+		return false
+	}))
+	if length := second.Ended.Sub(second.Begun); length < 3*time.Second {
+		t.Errorf("it took %v", length)
+	}
+	if got, want := s.snapshot(t).DataPath.Surveys, (model.SurveyCounts{Scheduled: 1, Suspected: 1}); got != want {
+		t.Errorf("%+v surveys, want %+v", got, want)
+	}
+}
+
 // TestExceeded: a process exceeds its budget by what probes took of it in a period, whatever the load was before.
 func TestExceeded(t *testing.T) {
 	type look struct {

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/accelscope/accelscope/pkg/model"
 	"github.com/accelscope/accelscope/pkg/source/datapath/locate"
 )
 
@@ -86,6 +87,29 @@ func (s *switcher) advance(now time.Time, broken bool) (next time.Time) {
 	return next
 }
 
+// maxSuspected is the number of files that are surveyed on suspicion at the same time.
+const maxSuspected = 16
+
+// suspect surveys the files of processes of cgroups on suspicion.
+func (s *switcher) suspect(cgroups []model.CgroupID, now time.Time) {
+	running := 0
+	for _, f := range s.prober.files {
+		running += toInt[int](f.survey.running && now.Sub(f.survey.suspected) < s.schedule.suspicion)
+	}
+	for _, f := range s.prober.files {
+		if running == maxSuspected {
+			return
+		}
+		if !s.processes.mapsIn(f, cgroups) || !s.isWanted(f) || !s.schedule.suspect(&f.survey, now) {
+			continue
+		}
+		running++
+		s.pace.changed = true
+		s.opts.Logger.Info("a provider is surveyed, because a communicator of its processes launches less than before",
+			zap.Any("cgroups", cgroups))
+	}
+}
+
 // isWanted reports whether a process that maps the file is or was to be counted, or the file is kept for the next such process. Other
 // processes that map the file pay for its probes, too.
 func (s *switcher) isWanted(f *file) bool {
@@ -138,5 +162,5 @@ func (s *switcher) setPlaces() {
 			off[id] = off[id] || !f.survey.limited[g] && !f.on[g]
 		}
 	}
-	s.meter.setFiles(off, limited)
+	s.meter.setFiles(off, limited, s.schedule.begun)
 }
