@@ -24,7 +24,7 @@ const (
 // health: slurmd runs deploy/slurm/slurm-health as its guide says, but more often. Both nodes are this guest, so both have the GPU for
 // which the FAKE NVML asks for a reset.
 func (l *slurm) health(t *testing.T) {
-	tool := []string{os.Getenv(binaryVar), "check", "node", "--url=" + l.s.url}
+	tool := []string{os.Getenv(binaryVar) + "-tool", "check", "node", "--url=" + l.s.url}
 	eventually(t, slurmLimit, func() error { // without a fault the sensor can exclude a verdict
 		out, err := child.Command(t.Context(), tool[0], tool[1:]...).CombinedOutput()
 		if err != nil {
@@ -63,7 +63,7 @@ func (l *slurm) health(t *testing.T) {
 	l.becomes(t, "guest2 idle none")
 }
 
-// healthLines returns the lines of the guide for slurm.conf, with the script of the tree, every 5 s.
+// healthLines returns the lines of the guide for slurm.conf, with the script of the tree, every 20 s.
 func (l *slurm) healthLines(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(healthGuide)
@@ -81,8 +81,8 @@ func (l *slurm) healthLines(t *testing.T) string {
 		}
 	}
 	lines = strings.Replace(lines, "/usr/libexec/accelscope/slurm-health", script, 1)
-	lines = strings.Replace(lines, "Interval=60", "Interval=5", 1)
-	if !strings.Contains(lines, script) || !strings.Contains(lines, "Interval=5\n") {
+	lines = strings.Replace(lines, "Interval=60", "Interval=20", 1)
+	if !strings.Contains(lines, script) || !strings.Contains(lines, "Interval=20\n") {
 		t.Fatalf("the guide has the lines %q", lines)
 	}
 	return lines
