@@ -175,7 +175,7 @@ func TestTasks(t *testing.T) {
 var files = []string{
 	"/etc/accelscope/accelscope.yaml", "/etc/accelscope/web.yaml", "/etc/default/accelscope", "/usr/bin/accelscope", "/usr/bin/accelscope-tool",
 	"/usr/lib/systemd/system/accelscope.service", "/usr/lib/systemd/system/accelscope-fleet.service", "/usr/share/accelscope/systemd/fabric.conf",
-	"/usr/share/doc/accelscope/README.md", "/usr/share/doc/accelscope/docs/limits.md", "/usr/share/doc/accelscope/metrics.md",
+	"/usr/libexec/accelscope/slurm-health", "/usr/share/doc/accelscope/README.md", "/usr/share/doc/accelscope/docs/limits.md", "/usr/share/doc/accelscope/metrics.md",
 }
 
 // TestPackages builds the deb and the rpm and checks their contents.

@@ -418,6 +418,34 @@ func TestSlicesOf(t *testing.T) {
 	}
 }
 
+// TestEnergyRoom: energy of owners and of GPUs beyond the limits is nobody's, and nothing is lost.
+func TestEnergyRoom(t *testing.T) {
+	const owners = maxEnergyShares + 2
+	shares, users := make([]uint64, owners), make([]energyUser, owners)
+	for i := range users {
+		shares[i], users[i].owner = 3, identity.OwnerID(i+1)
+	}
+	var l energyAccounts
+	l.credit(3*owners+5, shares, users, energyAccount{method: EnergyActivity})
+	if len(l.accounts) != maxEnergyShares || l.unattributed != 2*3+5 {
+		t.Errorf("%d accounts, %d are nobody's", len(l.accounts), l.unattributed)
+	}
+	l.credit(3*owners, shares, users, energyAccount{method: EnergyActivity}) // those with an account still get their part
+	if len(l.accounts) != maxEnergyShares || l.accounts[maxEnergyShares-1].energy != 6 || l.unattributed != 2*(2*3)+5 {
+		t.Errorf("then %d accounts, %d are nobody's", len(l.accounts), l.unattributed)
+	}
+
+	g := newGPUTime()
+	for i := 1; i < maxEnergyGPUs+2; i++ {
+		uuid := fmt.Sprint("GPU-", i)
+		g.GPUs = append(g.GPUs, model.GPU{Vendor: model.NVIDIA, UUID: uuid, Energy: model.Some(7)})
+		g.GPUUses = append(g.GPUUses, model.GPUUse{GPU: uuid})
+	}
+	if got := g.read(); len(g.counters.energy.gpus) != maxEnergyGPUs || got[" "] != 1_000_000+(maxEnergyGPUs-1)*7000 {
+		t.Errorf("%d GPUs: %v", len(g.counters.energy.gpus), got)
+	}
+}
+
 // TestEnergyAddsUp: whatever happens to users, the shares add up to the counter.
 func TestEnergyAddsUp(t *testing.T) {
 	for seed := range uint64(30) {

@@ -76,6 +76,7 @@ var slurmScenarios = []scenario[*slurm]{
 	{"heterogeneous", (*slurm).heterogeneous, "", nil},
 	{"suspend", (*slurm).suspend, "", nil},
 	{"requeue", (*slurm).requeue, "", nil},
+	{"health", (*slurm).health, "", nil},
 	{"restart", (*slurm).restart, "", nil},
 }
 
@@ -131,8 +132,9 @@ func (n node) slurmOptions(t *testing.T) vm.Options {
 
 // slurm is the cluster, and a sensor on its node.
 type slurm struct {
-	n node
-	s *sensor
+	n    node
+	nvml *nvml.Scenario // the answers of the FAKE
+	s    *sensor
 }
 
 func (n node) startSlurm(t *testing.T) *slurm {
@@ -180,7 +182,7 @@ func (n node) startSlurm(t *testing.T) *slurm {
 		return nil
 	})
 	t.Logf("%s is ready after %v", strings.TrimSpace(sh(t, "slurmd", "-V")), took.Round(time.Second))
-	l := &slurm{n: n}
+	l := &slurm{n: n, nvml: d.gpus}
 	l.begin(t)
 	return l
 }
