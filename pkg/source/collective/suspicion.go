@@ -26,22 +26,23 @@ const (
 	looksOfWindow = 3
 )
 
-// A watcher finds communicators that launch less than before: it suspects their cgroups, so that what costs too much for healthy jobs can be
-// measured for a while.
+// A watcher finds communicators that launch less than before: it suspects their cgroups, so that what costs too much for healthy jobs can
+// be measured for a while.
 //
-// It keeps, for each communicator with a rank on this node, the launches of its busiest rank in each half minute of the last hour: 2 KiB, for
-// as many communicators as are listed, at most. A rank that leaves, as in a shrink, takes no launches away. Half minutes without launches, if they are not single,
-// are a pause: they and their neighbours are no part of a rate. After 15 minutes with launches, a communicator is suspicious
-//   - if its rate in five minutes is less than 90 % of the median of the last hour, and less than the lowest rate by as much as the lowest is
-//     less than the median. A job that loads data, a server, or long steps that do not fit the windows have had low rates before.
+// It keeps, for each communicator with a rank on this node, the launches of its busiest rank in each half minute of the last hour: 2 KiB,
+// for as many communicators as are listed, at most. A rank that leaves, as in a shrink, takes no launches away. Half minutes without
+// launches, if they are not single, are a pause: they and their neighbors are no part of a rate. After 15 minutes with launches, a
+// communicator is suspicious
+//   - if its rate in five minutes is less than 90 % of the median of the last hour, and less than the lowest rate by as much as the lowest
+//     is less than the median. A job that loads data, a server, or long steps that do not fit the windows have had low rates before.
 //   - if its processes launch nothing in any communicator, for StallAfter and twice as long as they did in the last hour.
 //
 // It is suspected once until it recovers, and not again within ten minutes. So the end of a job causes one suspicion if its processes stay
 // without destroying the communicator; a job that stays slow causes one. A communicator that replaces another, and all communicators after
 // a restart of the sensor or of their probes, begin without history. Nothing is known while processes launch graphs.
 //
-// Not found: falls of jobs that pause for half of the time, or whose steps are so long that few are in five minutes,
-// and falls soon after another suspicion.
+// Not found: falls of jobs that pause for half of the time, or whose steps are so long that few are in five minutes, and falls soon after
+// another suspicion.
 type watcher struct {
 	window time.Duration
 	after  time.Duration
@@ -109,7 +110,8 @@ func (s *Source) watch() {
 	}
 }
 
-// looks returns the communicators with ranks that have not ended. whole is since when all functions of a process are probed; 0: some are not.
+// looks returns the communicators with ranks that have not ended. whole is since when all functions of a process are probed; 0: some are
+// not.
 func (m *members) looks(whole map[int]uint64) map[watchKey]*look {
 	last := map[int]uint64{}
 	for _, of := range m.of {
@@ -224,8 +226,8 @@ func (of *watched) turn(number uint64) {
 	of.slow = isSlow(of.active())
 }
 
-// active returns the launches of the windows of the last hour without the windows of pauses, the oldest first; nil if most are of pauses. An
-// empty last window may begin a pause.
+// active returns the launches of the windows of the last hour without the windows of pauses, the oldest first; nil if most are of pauses.
+// An empty last window may begin a pause.
 func (of *watched) active() (active []uint64) {
 	var all []uint64
 	for n := of.number - min(of.number, windows-1); n < of.number; n++ {

@@ -226,8 +226,8 @@ func (m *meter) setPlace(id locate.FileID, v *survey, ended bool) {
 	m.limited = m.limited || v.isLimited()
 }
 
-// setFiles sets which files exist, whether each lacks probes that it should have, whether calls of some are counted in surveys only, and how
-// many surveys have begun.
+// setFiles sets which files exist, whether each lacks probes that it should have, whether calls of some are counted in surveys only, and
+// how many surveys have begun.
 func (m *meter) setFiles(off map[locate.FileID]bool, limited bool, surveys model.SurveyCounts) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
