@@ -62,19 +62,14 @@ func connect(ctx context.Context, dir string, port uint16) (conn net.Conn, err e
 	if err != nil {
 		return nil, err
 	}
-	done := make(chan struct{})
-	safely.OnOwnThread("ras", func() {
-		defer close(done)
-		if err = unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
-			err = fmt.Errorf("setns: %w (CAP_SYS_ADMIN)", err)
-			return
+	err = safely.InNetwork("ras", int(namespace.Fd()), func() error {
+		addr, err := listener(port, held)
+		if err != nil {
+			return err
 		}
-		var addr netip.AddrPort
-		if addr, err = listener(port, held); err == nil {
-			conn, err = new(net.Dialer).DialContext(ctx, "tcp", addr.String())
-		}
+		conn, err = new(net.Dialer).DialContext(ctx, "tcp", addr.String())
+		return err
 	})
-	<-done
 	return conn, err
 }
 
@@ -105,8 +100,8 @@ func listener(port uint16, held []uint64) (addr netip.AddrPort, err error) {
 		return addr, fmt.Errorf("sockets of the network namespace: %w", err)
 	}
 	six, err := netlink.SocketDiagTCP(unix.AF_INET6)
-	if err != nil {
-		six = nil // without IPv6
+	if err != nil { // as without IPv6
+		err = fmt.Errorf("sockets of IPv6: %w", err)
 	}
 	for _, s := range slices.Concat(four, six) {
 		if s.State != listens || s.ID.SourcePort != port || !slices.Contains(held, uint64(s.INode)) {
@@ -121,7 +116,9 @@ func listener(port uint16, held []uint64) (addr netip.AddrPort, err error) {
 		}
 		return netip.AddrPortFrom(ip, port), nil
 	}
-	return addr, fmt.Errorf("no RAS listens at port %d (NCCL_RAS_ENABLE, NCCL_RAS_ADDR, or another process has the port)", port)
+	return addr, errors.Join(
+		fmt.Errorf("no RAS listens at port %d (NCCL_RAS_ENABLE, NCCL_RAS_ADDR, or another process has the port)", port), err,
+	)
 }
 
 // talk speaks version 2 of the protocol of RAS's clients (src/ras/client.cc of NCCL 2.30.7), and prints the answer.

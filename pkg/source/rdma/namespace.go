@@ -98,20 +98,5 @@ func (n namespace) enter(fn func() error) error {
 	if err := unix.Fstat(fd, &st); err != nil || st.Ino != n.Inode {
 		return errOther
 	}
-	done := make(chan error, 1)
-	safely.OnOwnThread("rdma", func() {
-		result := safely.ErrPanicked
-		defer func() { done <- result }()
-		err := unix.Setns(fd, unix.CLONE_NEWNET)
-		switch {
-		case errors.Is(err, unix.EPERM):
-			err = fmt.Errorf("setns: %w: add CAP_SYS_ADMIN", err)
-		case err != nil:
-			err = fmt.Errorf("setns: %w", err)
-		default:
-			err = fn()
-		}
-		result = err
-	})
-	return <-done
+	return safely.InNetwork("rdma", fd, fn)
 }
