@@ -48,7 +48,7 @@ type Communicator struct {
 type CommunicatorRank struct {
 	identity.Owner
 	Rank       string     `json:"rank"`
-	PID        int        `json:"pid"`      // in the initial PID namespace; of several processes with the rank: the last that launched
+	PID        int        `json:"pid"`      // in the initial PID namespace; of several processes with the rank: the last that launched. 0: it has ended
 	Launches   uint64     `json:"launches"` // also sends and receives
 	LastLaunch *time.Time `json:"last_launch"`
 	// ProcessLastLaunch is when the process last launched in any communicator, or a graph, or may have.
@@ -102,8 +102,11 @@ func communicatorRankOf(owner identity.Owner, c *attribution.CommunicatorShare) 
 	for _, o := range c.Operations {
 		r.Launches += o.Count
 	}
-	r.LastLaunch = known(c.LastLaunch)
-	r.ProcessLastLaunch = known(slices.MaxFunc([]time.Time{c.LastLaunch, c.Process.LastLaunch, c.Process.LastGraph}, time.Time.Compare))
+	if c.Process.Ended {
+		r.PID = 0 // another process may have it now
+	}
+	r.LastLaunch = moment(c.LastLaunch)
+	r.ProcessLastLaunch = moment(slices.MaxFunc([]time.Time{c.LastLaunch, c.Process.LastLaunch, c.Process.LastGraph}, time.Time.Compare))
 	if c.Late.Known {
 		r.LateSeconds = &c.Late.Value
 	}
@@ -114,14 +117,6 @@ func communicatorRankOf(owner identity.Owner, c *attribution.CommunicatorShare) 
 		r.Times = append(r.Times, launchTime{l.Number, l.Time.UTC()})
 	}
 	return r
-}
-
-// known returns a time in UTC, or nil for no time.
-func known(at time.Time) *time.Time {
-	if at.IsZero() {
-		return nil
-	}
-	return new(at.UTC())
 }
 
 func clockOf(c *model.Clock) clock {

@@ -35,7 +35,10 @@ func TestCollectives(t *testing.T) {
 				Cgroup: 7, Library: "nccl", Version: "2.28.9", Key: "b0", Rank: "9", Ranks: 12,
 				Process: model.LaunchingProcess{PID: 412, LastGraph: time.Unix(1700000002, 0)},
 			},
-			{Cgroup: 7, Library: "rccl", Key: "a1", Parent: "b0", Rank: "parent-9"},
+			{
+				Cgroup: 7, Library: "rccl", Key: "a1", Parent: "b0", Rank: "parent-9",
+				Process: model.LaunchingProcess{PID: 414, Ended: true},
+			},
 		},
 	}
 	const (

@@ -43,13 +43,11 @@ func (o *users) communicators(s *model.Snapshot) []CommunicatorShare {
 // join adds another process.
 func (c *CommunicatorShare) join(f *model.Communicator) {
 	c.Since, c.Late, c.Launched, c.Kept = time.Time{}, model.Optional{}, 0, nil // numbers of launches are of a process
-	graph := c.Process.LastGraph
+	launch, graph := later(c.Process.LastLaunch, f.Process.LastLaunch), later(c.Process.LastGraph, f.Process.LastGraph)
 	if f.LastLaunch.After(c.LastLaunch) {
 		c.LastLaunch, c.Process = f.LastLaunch, f.Process
 	}
-	if graph.After(c.Process.LastGraph) {
-		c.Process.LastGraph = graph
-	}
+	c.Process.LastLaunch, c.Process.LastGraph = launch, graph
 	c.Operations = slices.Clone(c.Operations) // of a fact, which does not change
 	for _, added := range f.Operations {
 		i, known := slices.BinarySearchFunc(c.Operations, added.Operation,
@@ -60,6 +58,13 @@ func (c *CommunicatorShare) join(f *model.Communicator) {
 			c.Operations = slices.Insert(c.Operations, i, added)
 		}
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 func (o *users) collectiveGaps(s *model.Snapshot) []CollectiveGapShare {

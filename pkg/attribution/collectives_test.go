@@ -21,13 +21,18 @@ func TestJoin(t *testing.T) {
 	c := CommunicatorShare{Communicator: model.Communicator{Since: time.Unix(1, 0), LastLaunch: time.Unix(5, 0), Operations: first}}
 	c.Late, c.Launched, c.Kept = model.Some(3), 3, []model.KeptLaunch{{Number: 3}}
 	c.Process = model.LaunchingProcess{PID: 1, LastGraph: time.Unix(6, 0)}
+	c.Process.LastLaunch = time.Unix(9, 0) // in another communicator
 	c.join(&model.Communicator{
 		Process:    model.LaunchingProcess{PID: 2, LastLaunch: time.Unix(7, 0)},
 		LastLaunch: time.Unix(7, 0), Operations: []model.CommunicatorOperation{operation("recv", 3), operation("send", 4)},
 	})
+	c.join(&model.Communicator{
+		LastLaunch: time.Unix(4, 0), Process: model.LaunchingProcess{PID: 3, LastGraph: time.Unix(8, 0)},
+	})
 	want := model.Communicator{
 		LastLaunch: time.Unix(7, 0),
-		Process:    model.LaunchingProcess{PID: 2, LastLaunch: time.Unix(7, 0), LastGraph: time.Unix(6, 0)}, // the last that launched
+		// The process that launched last, with the last launches of all three.
+		Process:    model.LaunchingProcess{PID: 2, LastLaunch: time.Unix(9, 0), LastGraph: time.Unix(8, 0)},
 		Operations: []model.CommunicatorOperation{operation("all_reduce", 1), operation("recv", 3), operation("send", 6)},
 	}
 	if d := cmp.Diff(want, c.Communicator); d != "" {
