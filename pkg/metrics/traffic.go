@@ -197,7 +197,7 @@ func budgetMetrics() []metric {
 			func(_ *model.DataPathStats, s *attribution.BudgetShare) float64 { return float64(s.Spent) / 1e9 }),
 		{
 			name: "accelscope_datapath_surveys_total", typ: counter, labels: []string{"reason"},
-			help: "Surveys of verbs providers that have begun.",
+			help: "Surveys of verbs providers that began, or became longer on suspicion.",
 			emit: func(v *view, b *exposition.Builder) {
 				if d := v.facts.DataPath; d != nil {
 					b.Value(float64(d.Surveys.Scheduled), "scheduled")

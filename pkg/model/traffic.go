@@ -65,7 +65,8 @@ type Budget struct {
 	SpentRatio float64
 }
 
-// SurveyCounts counts the surveys of provider files that have begun: as scheduled, and on suspicion against a communicator.
+// SurveyCounts counts the surveys of provider files: surveys that began as scheduled, and surveys that began, or became longer, on
+// suspicion against a communicator.
 type SurveyCounts struct{ Scheduled, Suspected uint64 }
 
 // DataPathStats is the state of the probes on the data path.
