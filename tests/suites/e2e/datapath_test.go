@@ -44,7 +44,7 @@ func (n node) watched(t *testing.T, args ...string) (*sensor, *container) {
 	keeper := enter(t, "keeper of "+t.Name(), "posts", "-d", "rxe0", "-x", "-o", "send", "-n", "1", "-k")
 	keeper.line(t, "done")
 	probes := -1.0
-	eventually(t, 2*time.Minute, func() error {
+	eventually(t, 30*time.Second, func() error {
 		before := probes
 		m := s.fresh()
 		probes = m.sum("accelscope_datapath_probes")

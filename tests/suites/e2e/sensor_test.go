@@ -87,7 +87,7 @@ func start(t *testing.T, args ...string) *sensor {
 			t.Logf("log of the sensor:\n%s", s.log)
 		}
 	})
-	eventually(t, 3*time.Minute, func() error { // a minute was too short beside two other guests
+	eventually(t, time.Minute, func() error {
 		res, err := http.Get(s.url + "/readyz")
 		if err != nil {
 			return err
