@@ -116,7 +116,7 @@ func (r *JobReport) unknown(s *State, a *answers) {
 			}
 		}
 		if n > 0 {
-			r.Unknown = append(r.Unknown, what+" of "+counted(n, "member"))
+			r.Unknown = append(r.Unknown, what+" of "+Counted(n, "member"))
 		}
 	}
 	if s.Alerts == nil {
@@ -153,7 +153,7 @@ func (r *JobReport) judge() {
 	switch first := r.first(); {
 	case first != nil && first.Behind != nil:
 		r.Severity, r.Summary = Warning, fmt.Sprintf("The job waits for %s on %s, which is %s behind", first.Workload, first.Node,
-			counted(int(*first.Behind), "launch"))
+			Counted(int(*first.Behind), "launch"))
 		if first.LastLaunch != nil && *first.LastLaunch >= 0 {
 			r.Summary += " and launched last " + span(*first.LastLaunch) + " ago"
 		}
@@ -161,18 +161,18 @@ func (r *JobReport) judge() {
 	case severe:
 		r.fires()
 	case lost > 0:
-		r.Severity, r.Summary = Warning, fmt.Sprintf("The sensors of %d of %s do not answer.", lost, counted(len(r.Members), "member"))
+		r.Severity, r.Summary = Warning, fmt.Sprintf("The sensors of %d of %s do not answer.", lost, Counted(len(r.Members), "member"))
 	case last != nil && *last > stands:
 		r.Severity, r.Summary = Info, "No member has launched a collective for "+span(*last)+"."
 	case len(r.Alerts) > 0:
 		r.fires()
 	case r.Job.Idle != nil && *r.Job.Idle > 0 && r.Job.GPUs != nil:
 		r.Severity, r.Summary = Info, fmt.Sprintf("%.0f of %s held by the job did nothing in the last minutes.", *r.Job.Idle,
-			counted(int(*r.Job.GPUs), "GPU"))
+			Counted(int(*r.Job.GPUs), "GPU"))
 	case r.Alerts == nil:
 		r.Summary = "Whether something is wrong is not known: alerts are not answered."
 	default:
-		r.Summary = "Nothing is known to be wrong with " + counted(len(r.Members), "member")
+		r.Summary = "Nothing is known to be wrong with " + Counted(len(r.Members), "member")
 		if len(r.Unknown) > 0 {
 			r.Summary += "; not known: " + strings.Join(r.Unknown, ", ")
 		}
@@ -188,7 +188,7 @@ func (r *JobReport) fires() {
 		r.Summary += ", a node of the job"
 	}
 	if more := len(r.Alerts) - 1; more > 0 {
-		r.Summary += fmt.Sprintf(", and %s", counted(more, "more alert"))
+		r.Summary += fmt.Sprintf(", and %s", Counted(more, "more alert"))
 	}
 	r.Summary += "."
 }
@@ -201,7 +201,8 @@ func (r *JobReport) first() *Member {
 	return &r.Members[0]
 }
 
-func counted(n int, thing string) string {
+// Counted names a number of things: 1 launch, 2 launches.
+func Counted(n int, thing string) string {
 	switch {
 	case n == 1:
 		return "1 " + thing

@@ -24,20 +24,13 @@ type jobRow struct {
 	Slow, HasErrors, HasIdle bool
 }
 
-func plural(n int, name string) string {
-	if n == 1 {
-		return name
-	}
-	return name + "s"
-}
-
 // slow is the ratio to the median of the members from which a member is marked.
 const slow = 2
 
 func (o Options) jobRow(j *fleet.Job) jobRow {
 	r := jobRow{
 		Name: format.Escape(j.String()), Link: jobLink(j.JobName),
-		Members: fmt.Sprint(j.Members, " on ", j.Nodes, plural(j.Nodes, " node")),
+		Members: fmt.Sprint(j.Members, " on ", fleet.Counted(j.Nodes, "node")),
 		GPUs:    web.Optional(j.GPUs, format.Count), Idle: web.Optional(j.Idle, format.Count), Wasted: web.Optional(j.IdleHours, hours),
 		Out: rate(j.Transmit), In: rate(j.Receive), Errors: web.Optional(j.Errors, format.PerSecond),
 		Verbs: web.Optional(j.VerbsP99, format.Duration), Completion: web.Optional(j.CompletionP99, format.Duration),
