@@ -47,8 +47,9 @@ type Communicator struct {
 // CommunicatorRank is a rank of a communicator on the node.
 type CommunicatorRank struct {
 	identity.Owner
-	Rank       string     `json:"rank"`
-	PID        int        `json:"pid"`      // in the initial PID namespace; of several processes with the rank: the last that launched. 0: it has ended
+	Rank string `json:"rank"`
+	// PID is in the initial PID namespace; of several processes with the rank, of the process that launched last. 0: it has ended.
+	PID        int        `json:"pid"`
 	Launches   uint64     `json:"launches"` // also sends and receives
 	LastLaunch *time.Time `json:"last_launch"`
 	// ProcessLastLaunch is when the process last launched in any communicator, or a graph, or may have.
