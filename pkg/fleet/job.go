@@ -104,11 +104,11 @@ func (r *Reader) Job(ctx context.Context, s *State, name JobName) (report *JobRe
 			"namespace": name.Namespace, "kind": name.Kind, "name": name.Name, "alerts": strings.Join(alertNames, "|"),
 		}
 		a := r.ask(ctx, now, maxQuestion-maxPast, queriesAtOnce, values, jobQueries...)
-		members := membersOf(a)
+		members, omitted := membersOf(a)
 		if members == nil {
 			return nil, a.problems, a.charged
 		}
-		report := reportOf(s, name, members, a, now)
+		report := reportOf(s, name, members, omitted, a, now)
 		values["nodes"] = anyOf(report.firstNodes())
 		past := r.ask(ctx, now, maxPast, queriesAtOnce, values, pastQueries...)
 		report.addPast(past, now)
@@ -118,22 +118,26 @@ func (r *Reader) Job(ctx context.Context, s *State, name JobName) (report *JobRe
 	})
 }
 
-func membersOf(a *answers) []Member {
+// membersOf returns the members, and the number of members that are too many; nil if the members are unknown.
+func membersOf(a *answers) (list []Member, omitted int) {
 	type key struct{ instance, workload, id string }
 	of := func(s sample) key {
 		return key{label(s, "instance"), label(s, "workload"), label(s, "container_id")}
 	}
 	if _, ok := a.vectors["members"]; !ok {
-		return nil
+		return nil, 0
 	}
 	members := map[key]*Member{}
 	for _, name := range []string{"members", "members_lost"} {
 		for _, one := range a.vectors[name] {
-			if len(members) < maxMembers {
-				members[of(one)] = &Member{
-					Workload: label(one, "workload"), Pod: label(one, "pod"), Container: label(one, "container"),
-					ContainerID: label(one, "container_id"), Node: label(one, "instance"), Lost: name == "members_lost",
-				}
+			k := of(one)
+			if members[k] == nil && len(members) == maxMembers {
+				omitted++
+				continue
+			}
+			members[k] = &Member{
+				Workload: label(one, "workload"), Pod: label(one, "pod"), Container: label(one, "container"),
+				ContainerID: label(one, "container_id"), Node: label(one, "instance"), Lost: name == "members_lost",
 			}
 		}
 	}
@@ -153,13 +157,13 @@ func membersOf(a *answers) []Member {
 	each("member_behind", func(m *Member, _ sample, v float64) { m.Behind = &v })
 	each("member_last_launch", func(m *Member, _ sample, v float64) { m.LastLaunch = &v })
 	each("member_partial", func(m *Member, _ sample, _ float64) { m.Partial = true })
-	out := make([]Member, 0, len(members))
+	list = make([]Member, 0, len(members))
 	for _, k := range slices.SortedFunc(maps.Keys(members), func(a, b key) int {
 		return cmp.Or(strings.Compare(a.workload, b.workload), strings.Compare(a.instance, b.instance), strings.Compare(a.id, b.id))
 	}) {
-		out = append(out, *members[k])
+		list = append(list, *members[k])
 	}
-	return out
+	return list, omitted
 }
 
 func (m *Member) idle() *float64 {

@@ -210,12 +210,13 @@ func TestCharged(t *testing.T) {
 	}
 	measure("nodes gpus gpus_given ports rail_transmit rail_errors rail_pause transmit receive", state)
 	measure("job_members job_transmit job_receive job_gpus job_outlier", state)
-	measure("members member_transmit member_receive member_p99", func(a *answers) any { return membersOf(a) })
+	measure("members member_transmit member_receive member_p99", func(a *answers) any { list, _ := membersOf(a); return list })
 	measure("members_lost events", func(a *answers) any {
 		for range a.vectors["events"] {
 			a.runs["events"] = append(a.runs["events"], []run{{0, 60_000, 30}})
 		}
-		r := reportOf(&State{}, JobName{}, membersOf(&answers{vectors: map[string][]sample{"members": {}, "members_lost": a.vectors["members_lost"]}}), a, time.Unix(10_000, 0))
+		members, omitted := membersOf(&answers{vectors: map[string][]sample{"members": {}, "members_lost": a.vectors["members_lost"]}})
+		r := reportOf(&State{}, JobName{}, members, omitted, a, time.Unix(10_000, 0))
 		r.addEvents(a, time.Unix(10_000, 0))
 		return r
 	})

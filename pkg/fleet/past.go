@@ -126,8 +126,12 @@ func (r *JobReport) addEvents(a *answers, now time.Time) {
 	r.Events = []Event{}
 	for _, one := range all {
 		e := Event{alertsOf([]sample{{one.of.labels, one.value}})[0], time.UnixMilli(one.to).UTC()}
-		if len(r.index.of(&e.Alert)) > 0 && len(r.Events) < maxEvents {
+		switch {
+		case len(r.index.of(&e.Alert)) == 0:
+		case len(r.Events) < maxEvents:
 			r.Events = append(r.Events, e)
+		default:
+			r.OmittedEvents++
 		}
 	}
 }

@@ -24,6 +24,10 @@ type JobReport struct {
 	Past     Past      `json:"past"`
 	Figures  []Figure  `json:"figures"`
 	Problems []string  `json:"problems"` // what was not answered
+	// These are too many to be listed. Alerts and events of members that are not listed are not counted.
+	OmittedMembers int `json:"omitted_members"`
+	OmittedAlerts  int `json:"omitted_alerts"`
+	OmittedEvents  int `json:"omitted_events"`
 
 	index index
 }
@@ -49,8 +53,10 @@ type Figure struct {
 
 // reportOf joins a job of a state with the job's own answers. It sorts the members: members that others wait for, members with
 // alerts, members whose sensor does not answer, outliers, members with idle GPUs.
-func reportOf(s *State, name JobName, members []Member, a *answers, now time.Time) *JobReport {
-	r := &JobReport{At: now.UTC(), Job: Job{JobName: name}, Members: members, Unknown: []string{}, index: index{}}
+func reportOf(s *State, name JobName, members []Member, omitted int, a *answers, now time.Time) *JobReport {
+	r := &JobReport{
+		At: now.UTC(), Job: Job{JobName: name}, Members: members, OmittedMembers: omitted, Unknown: []string{}, index: index{},
+	}
 	for i := range members {
 		for _, workload := range []string{"", members[i].Workload} {
 			key := [2]string{members[i].Node, workload}
@@ -66,8 +72,12 @@ func reportOf(s *State, name JobName, members []Member, a *answers, now time.Tim
 	for i := range s.Alerts {
 		alert := &s.Alerts[i]
 		of := r.index.of(alert)
-		if len(of) > 0 && len(r.Alerts) < maxEvents {
+		switch {
+		case len(of) == 0:
+		case len(r.Alerts) < maxEvents:
 			r.Alerts = append(r.Alerts, *alert)
+		default:
+			r.OmittedAlerts++
 		}
 		for _, at := range of {
 			if members[at].Alerts++; members[at].Alerts == 1 {
@@ -124,6 +134,9 @@ func (r *JobReport) unknown(s *State, a *answers) {
 	}
 	if len(s.Problems)+len(a.problems) > 0 {
 		r.Unknown = append(r.Unknown, "what Prometheus did not answer")
+	}
+	if r.OmittedMembers > 0 {
+		r.Unknown = append(r.Unknown, "everything of "+Counted(r.OmittedMembers, "more member"))
 	}
 	lacks("everything since their sensors do not answer", func(m *Member) bool { return m.Lost })
 	lacks("launches of collectives", func(m *Member) bool { return !m.Lost && m.LastLaunch == nil })
@@ -187,7 +200,7 @@ func (r *JobReport) fires() {
 	if a.Labels["workload"] == "" {
 		r.Summary += ", a node of the job"
 	}
-	if more := len(r.Alerts) - 1; more > 0 {
+	if more := len(r.Alerts) + r.OmittedAlerts - 1; more > 0 {
 		r.Summary += fmt.Sprintf(", and %s", Counted(more, "more alert"))
 	}
 	r.Summary += "."

@@ -3,6 +3,7 @@
 package fleet
 
 import (
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -96,6 +97,32 @@ func TestSummary(t *testing.T) {
 	idle.Problems = []string{"ports: timeout"}
 	if r := reported(t, idle, &fakePrometheus{}, nil, time.Unix(1_800_000_000, 0)); !slices.Contains(r.Unknown, "what Prometheus did not answer") {
 		t.Error(r.Unknown)
+	}
+}
+
+// TestOmitted: what is too much to be listed is counted, and the summary does not judge it.
+func TestOmitted(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	var members, events model.Vector
+	f := &fakePrometheus{matrices: map[string]model.Matrix{}}
+	for i := range maxMembers + 3 {
+		members = append(members, one(fmt.Sprintf("instance=n1 workload=w%d container_id=c", i), 1))
+	}
+	for i := range maxEvents + 2 {
+		f.matrices["events"] = append(f.matrices["events"], matrix(fmt.Sprintf("alertname=GPUFault severity=warning instance=n1 gpu_id=%d", i),
+			now.Add(-time.Hour), eventStep, float64(now.Add(-time.Hour).Unix())))
+	}
+	r := reported(t, &State{Alerts: []Alert{}}, f, map[string]model.Vector{"members": members, "events": events}, now)
+	if r.OmittedMembers != 3 || r.OmittedEvents != 2 || !strings.HasSuffix(r.Summary, "everything of 3 more members, launches of collectives of 5000 members.") {
+		t.Errorf("%d members and %d events more: %q", r.OmittedMembers, r.OmittedEvents, r.Summary)
+	}
+	var alerts []Alert
+	for i := range maxEvents + 2 {
+		alerts = append(alerts, Alert{Name: "GPUFault", Severity: Warning, Node: "n1", Labels: map[string]string{"gpu_id": fmt.Sprint(i)}})
+	}
+	r = reported(t, &State{Alerts: alerts}, &fakePrometheus{}, nil, now)
+	if r.OmittedAlerts != 2 || r.Summary != "GPUFault fires for n1 GPU 0, a node of the job, and 501 more alerts." {
+		t.Errorf("%d alerts more: %q", r.OmittedAlerts, r.Summary)
 	}
 }
 

@@ -188,7 +188,7 @@ func TestNoPost(t *testing.T) {
 	}
 }
 
-// TestManyMembers: a job that is larger than the table has its first containers only.
+// TestManyMembers: a job that is larger than the table has its first containers only, and the number of the others.
 func TestManyMembers(t *testing.T) {
 	a := answers{vectors: map[string][]sample{}}
 	for i := range maxMembers + 2 {
@@ -196,7 +196,8 @@ func TestManyMembers(t *testing.T) {
 		a.vectors["members"] = append(a.vectors["members"], sample{labels: id})
 		a.vectors["member_gpus"] = append(a.vectors["member_gpus"], sample{labels: id, value: 8})
 	}
-	if got := membersOf(&a); len(got) != maxMembers {
-		t.Errorf("%d members, want %d", len(got), maxMembers)
+	a.vectors["members_lost"] = []sample{{labels: &labelSet{pairs: []pair{{"container_id", "lost"}}}}}
+	if got, omitted := membersOf(&a); len(got) != maxMembers || omitted != 3 {
+		t.Errorf("%d members and %d more, want %d and 3", len(got), omitted, maxMembers)
 	}
 }

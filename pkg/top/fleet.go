@@ -167,12 +167,12 @@ func fleetLines(s *fleet.State) []line {
 	for _, p := range s.Problems {
 		out = append(out, line{"not answered: " + format.Escape(p), colors[verdict.Warning]})
 	}
-	return append(out, alertLines(s.At, s.Alerts)...)
+	return append(out, alertLines(s.At, s.Alerts, 0)...)
 }
 
 // alertLines renders alerts as a node shows its verdicts.
-func alertLines(at time.Time, alerts []fleet.Alert) []line {
-	v := api.VerdictList{At: at}
+func alertLines(at time.Time, alerts []fleet.Alert, omitted int) []line {
+	v := api.VerdictList{At: at, Omitted: omitted}
 	for i := range alerts {
 		a := &alerts[i]
 		v.Verdicts = append(v.Verdicts, api.Verdict{

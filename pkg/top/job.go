@@ -87,7 +87,7 @@ func (o *Options) showJob(screen *screen, r *fleet.JobReport) error {
 	if len(figures) > 0 {
 		lines = append(lines, line{text: strings.Join(figures, "   ")})
 	}
-	lines = append(lines, alertLines(r.At, r.Alerts)...)
+	lines = append(lines, alertLines(r.At, r.Alerts, r.OmittedAlerts)...)
 	members := memberSheet(r.Members, o.Filter)
 	members.sortBy(o.Sort)
 	return screen.draw(lines, members.grid())

@@ -23,6 +23,8 @@ type jobView struct {
 	Job               []jobRow // the job, or the jobs with the name
 	Members           []memberRow
 	AllMembers        int
+	AllAlerts         int
+	AllEvents         int
 	ShowAll, JSON     string
 	Strips            []level // the legend
 	Begin             time.Time
@@ -137,11 +139,12 @@ func (o Options) report(v *jobView, r *http.Request, report *fleet.JobReport) {
 			v.Totals = append(v.Totals, total{name, row.Value, last})
 		}
 	}
-	v.AllMembers, v.Begin = len(report.Members), report.Past.Begin
+	v.AllMembers, v.Begin = len(report.Members)+report.OmittedMembers, report.Past.Begin
+	v.AllAlerts, v.AllEvents = len(report.Alerts)+report.OmittedAlerts, len(report.Events)+report.OmittedEvents
 	limit, q := maxRows, r.URL.Query()
 	if q.Get("all") != "" {
 		limit = allRows
-	} else if v.AllMembers > limit {
+	} else if max(v.AllMembers, v.AllAlerts, v.AllEvents) > limit {
 		q.Set("all", "1")
 		v.ShowAll = r.URL.EscapedPath() + "?" + q.Encode()
 	}
@@ -153,10 +156,10 @@ func (o Options) report(v *jobView, r *http.Request, report *fleet.JobReport) {
 		v.Strips = append(v.Strips, level{Class: fmt.Sprint(use.class, i), Name: name})
 	}
 	v.Answered, v.Past = report.Alerts != nil, report.Events != nil
-	for i := range report.Alerts[:min(len(report.Alerts), maxRows)] {
+	for i := range report.Alerts[:min(len(report.Alerts), limit)] {
 		v.Alerts = append(v.Alerts, alertView(&report.Alerts[i], report.At))
 	}
-	for i := range report.Events[:min(len(report.Events), maxRows)] {
+	for i := range report.Events[:min(len(report.Events), limit)] {
 		e := alertView(&report.Events[i].Alert, report.At)
 		e.For = "until " + web.UTC(report.Events[i].Until)
 		v.Events = append(v.Events, e)

@@ -129,9 +129,17 @@ func TestLargeJob(t *testing.T) {
 		}
 		m.HCAUse = m.GPUUse
 	}
+	report.OmittedMembers, report.OmittedAlerts, report.OmittedEvents = 7, 3, 2
 	h := site(Options{Reader: &fakeFleet{state: crowd(2), report: report}})
 	_, body := webtest.Get(t, h, "/job/research/llama-1?kind=JobSet")
-	if !strings.Contains(body, "64 of 1000") || !strings.Contains(body, `href="/job/research/llama-1?all=1&amp;kind=JobSet"`) || strings.Contains(body, "ml/w-62/") {
+	for _, part := range []string{
+		fmt.Sprintf("%d of %d", len(report.Alerts), len(report.Alerts)+3), fmt.Sprintf("%d of %d", len(report.Events), len(report.Events)+2),
+	} {
+		if !strings.Contains(body, part) {
+			t.Errorf("the page lacks %q of alerts or events", part)
+		}
+	}
+	if !strings.Contains(body, "64 of 1007") || !strings.Contains(body, `href="/job/research/llama-1?all=1&amp;kind=JobSet"`) || strings.Contains(body, "ml/w-62/") {
 		t.Error("not the first 64 members with a link to all")
 	}
 	t.Logf("%d bytes", len(body))
