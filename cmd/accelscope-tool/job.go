@@ -21,7 +21,7 @@ import (
 // A query of RAS may end the processes of a job, mostly while communicators are made. So a job is asked that stands anyway.
 const stands = time.Minute
 
-// Crashes are known of these versions of NCCL: the code that #2346 names is in 2.30.7. RCCL has the same versions.
+// Crashes are known of these versions of NCCL: the code that #2346 names is in 2.30.7, and the issue is open. RCCL has the same versions.
 const (
 	firstRAS   = 24 // 2.24, without RAS before
 	lastUnsafe = 30 // 2.30
@@ -116,7 +116,7 @@ func launched(r *api.CommunicatorRank, now time.Time) string {
 	return ""
 }
 
-// unsafe returns why the version of a library should not be asked, or "".
+// unsafe returns why the version of a library should not be asked. No version is known to be safe.
 func unsafe(of *api.Communicator) string {
 	var major, minor int
 	if _, err := fmt.Sscanf(of.Version, "%d.%d", &major, &minor); err != nil {
@@ -128,5 +128,5 @@ func unsafe(of *api.Communicator) string {
 	case major == 2 && minor <= lastUnsafe:
 		return "crashes are known of version " + format.Line(of.Version)
 	}
-	return ""
+	return "whether the crashes of versions before are mended in version " + format.Line(of.Version) + " is unknown"
 }

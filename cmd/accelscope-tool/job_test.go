@@ -85,6 +85,9 @@ func TestFindRanks(t *testing.T) {
 				}
 				return
 			}
+			if tt.version == "" {
+				tt.reasons = append([]string{"whether the crashes of versions before are mended in version 2.31.1 is unknown"}, tt.reasons...)
+			}
 			if err != nil || len(got.reasons) != len(tt.reasons) {
 				t.Fatalf("%q, error %v, want %q", got.reasons, err, tt.reasons)
 			}
@@ -118,11 +121,11 @@ func TestJobRAS(t *testing.T) {
 		args []string
 		want string
 	}{
-		{time.Second, nil, "not asked, as the query may end the job (--force asks): process"},
+		{time.Second, nil, "not asked, as the query may end the job (--force asks): whether the crashes of versions before are mended in version 2.31.1 is unknown; process"},
+		{time.Hour, nil, "not asked, as the query may end the job (--force asks): whether"},
 		{time.Second, []string{"--force"}, "no RAS listens at port 28028"},
-		{time.Hour, nil, "no RAS listens at port 28028"},
-		{time.Hour, []string{"--port=28029"}, "no RAS listens at port 28029"},
-		{time.Hour, []string{"--url=http://198.51.100.1"}, "http://198.51.100.1 is another node"},
+		{time.Hour, []string{"--force", "--port=28029"}, "no RAS listens at port 28029"},
+		{time.Hour, []string{"--force", "--url=http://198.51.100.1"}, "http://198.51.100.1 is another node"},
 	} {
 		url := sensorOf(t, "2.31.1", "success", rankOf("ml", "a", os.Getpid(), time.Now().Add(-tt.ago)))
 		var out bytes.Buffer

@@ -107,7 +107,7 @@ type RASCommand struct {
 	Port    uint16        `name:"port" default:"28028" help:"Port of RAS, as in NCCL_RAS_ADDR."`
 	Timeout time.Duration `name:"timeout" default:"30s" help:"Maximum time."`
 	Procfs  string        `name:"path.procfs" default:"/proc" placeholder:"DIR" help:"Procfs mount point of the node."`
-	Force   bool          `name:"force" help:"Ask although a rank launched within 60 s, or crashes of the library's version are known."`
+	Force   bool          `name:"force" help:"Ask although a rank launched within 60 s, or the library's version is not known to be safe."`
 }
 
 // GPUCommand has the commands for the GPUs of a running sensor.
