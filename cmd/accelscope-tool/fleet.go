@@ -3,11 +3,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"os"
 
 	"go.uber.org/zap"
 
@@ -67,12 +69,36 @@ func fleetRoutes(c *config.FleetCommand) (map[string]http.Handler, error) {
 		return nil, err
 	}
 	o := page.Options{Reader: fleet.NewReader(api), Version: program.VersionOf(version).Number, Links: links}
+	if o.Rights, err = rightsOf(c); err != nil {
+		return nil, err
+	}
 	if o.Matrix, err = matrixOf(c); err != nil {
 		return nil, err
 	}
 	routes := page.Handlers(o)
 	maps.Copy(routes, httpserver.ProbeRoutes(answers))
 	return routes, nil
+}
+
+// rightsOf returns who may see what. Links that need no rights have no use if everybody has all rights.
+func rightsOf(c *config.FleetCommand) (page.Rights, error) {
+	r := page.Rights{Header: c.NamespacesHeader, Lifetime: c.LinkLifetime}
+	switch {
+	case c.LinkKeyFile == "":
+		return r, nil
+	case r.Header == "":
+		return r, errors.New("--fleet.link-key-file: needs --fleet.namespaces-header")
+	case r.Lifetime <= 0:
+		return r, errors.New("--fleet.link-lifetime: is not positive")
+	}
+	key, err := os.ReadFile(c.LinkKeyFile)
+	if err != nil {
+		return r, fmt.Errorf("--fleet.link-key-file: %w", err)
+	}
+	if r.Key = bytes.TrimSpace(key); len(r.Key) < page.MinKey {
+		return r, fmt.Errorf("--fleet.link-key-file: %s has %d bytes, at least %d are needed", c.LinkKeyFile, len(r.Key), page.MinKey)
+	}
+	return r, nil
 }
 
 // matrixOf returns what asks the sensors of jobs for their peers, nil if none is to be asked.

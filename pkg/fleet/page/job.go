@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +27,8 @@ type jobView struct {
 	AllAlerts         int
 	AllEvents         int
 	ShowAll, JSON     string
+	Alone             bool    // who sees it has no right to other pages
+	Signed            *signed // nil: no link to others
 	Strips            []level // the legend
 	Begin             time.Time
 	Alerts, Events    []web.Verdict
@@ -86,9 +89,12 @@ func nameOf(r *http.Request) (name fleet.JobName, anyKind bool) {
 	return name, r.PathValue("name") != "" && name.Kind == ""
 }
 
-// job shows a job, or the jobs among which a name does not choose.
+// job shows a job, or the jobs among which a name does not choose, or, without a name, the jobs of namespaces.
 func (o Options) job(r *http.Request, s *fleet.State, a *asked) (title string, view any) {
 	name, _ := nameOf(r)
+	if name.Name == "" {
+		return o.jobs(r, s)
+	}
 	v := jobView{Name: format.Escape(name.String()), About: "job"}
 	jobs := jobsOf(r, s)
 	for i := range jobs {
@@ -96,7 +102,8 @@ func (o Options) job(r *http.Request, s *fleet.State, a *asked) (title string, v
 	}
 	if len(jobs) == 1 {
 		name = jobs[0].JobName
-		v.Name, v.JSON = format.Escape(name.String()), jobPath+"?"+jobQuery(name)
+		v.Name, v.JSON = format.Escape(name.String()), jobPath+"?"+o.Rights.query(r, name)
+		v.Alone, v.Signed = o.Rights.byLink(r), o.Rights.signedLink(r, name)
 	}
 	if len(jobs) > 1 {
 		v.About = "jobs of different kinds have this name"
@@ -113,7 +120,48 @@ func (o Options) job(r *http.Request, s *fleet.State, a *asked) (title string, v
 		o.report(&v, r, a.report)
 	}
 	if a.matrix != nil && len(a.report.Members) > 0 {
-		v.Matrix = matrixOf(name, a.matrix)
+		v.Matrix = matrixOf(o.Rights.query(r, name), a.matrix)
+	}
+	if v.Alone {
+		v.removeLinks()
+	}
+	return v.Name, v
+}
+
+// removeLinks removes the links to pages that a signed link does not show.
+func (v *jobView) removeLinks() {
+	for i := range v.Job {
+		v.Job[i].Link = ""
+	}
+	for i := range v.Members {
+		v.Members[i].NodeLink = ""
+	}
+	for _, list := range [][]web.Verdict{v.Alerts, v.Events} {
+		for i := range list {
+			list[i].Link = ""
+		}
+	}
+	if m := v.Matrix; m != nil {
+		for i := range m.Rows {
+			m.Rows[i].Link = ""
+		}
+		for i := range m.Pairs {
+			m.Pairs[i].Link = ""
+		}
+	}
+}
+
+// jobs lists the jobs of the namespaces ?namespace=.
+func (o Options) jobs(r *http.Request, s *fleet.State) (title string, view any) {
+	namespaces := r.URL.Query()["namespace"]
+	v := jobView{Name: "Jobs", About: lacking(s.Jobs != nil, "job in these namespaces")}
+	for i := range s.Jobs {
+		if slices.Contains(namespaces, s.Jobs[i].Namespace) && len(v.Job) < allRows {
+			v.Job = append(v.Job, o.jobRow(&s.Jobs[i]))
+		}
+	}
+	if len(v.Job) > 0 {
+		v.About = "in " + format.Escape(strings.Join(namespaces, ", "))
 	}
 	return v.Name, v
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/fleet/matrix"
 	"github.com/accelscope/accelscope/pkg/format"
 	"github.com/accelscope/accelscope/pkg/web"
@@ -54,8 +53,8 @@ type pairView struct {
 
 type addressView struct{ From, Address, Value, About string }
 
-func matrixOf(job fleet.JobName, m *matrix.Matrix) *matrixView {
-	v := &matrixView{At: web.UTC(m.At), JSON: matrixPath + "?" + jobQuery(job)}
+func matrixOf(query string, m *matrix.Matrix) *matrixView {
+	v := &matrixView{At: web.UTC(m.At), JSON: matrixPath + "?" + query}
 	for i := range m.Nodes {
 		if n := &m.Nodes[i]; n.Problem != "" {
 			v.Problems = append(v.Problems, format.Escape(n.Name+": "+n.Problem))

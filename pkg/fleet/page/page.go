@@ -55,6 +55,7 @@ type Options struct {
 	Reader  Reader
 	Matrix  MatrixReader // nil: no sensor is asked
 	Version string
+	Rights  Rights
 	Links
 }
 
@@ -63,18 +64,19 @@ func Handlers(o Options) map[string]http.Handler {
 	f := &pages{Options: o}
 	facts := func() api.Known { return api.Known{At: f.state.Load().Tried} } // an attempt that fails makes other answers
 	kept := api.Kept(facts, api.NewSlots(), web.Refuse)
+	job := o.Rights.guard(true, f.handler(kept, f.askJob, o.page("job.html", o.job)))
 	handlers := map[string]http.Handler{
-		"GET /{$}":                    f.handler(kept, f.askSearch, o.page("fleet.html", o.fleet)),
-		"GET /job":                    f.handler(kept, f.askJob, o.page("job.html", o.job)),
-		"GET /job/{namespace}/{name}": f.handler(kept, f.askJob, o.page("job.html", o.job)),
-		"GET /node":                   f.handler(kept, nothing, o.page("rails.html", o.node)),
+		"GET /{$}":                    o.Rights.guard(false, f.handler(kept, f.askSearch, o.page("fleet.html", o.fleet))),
+		"GET /job":                    job,
+		"GET /job/{namespace}/{name}": job,
+		"GET /node":                   o.Rights.guard(false, f.handler(kept, nothing, o.page("rails.html", o.node))),
 
-		"GET " + statePath:       f.handler(kept, nothing, stateJSON),
-		"GET " + jobPath:         f.handler(kept, f.askJob, jobJSON),
+		"GET " + statePath:       o.Rights.guard(false, f.handler(kept, nothing, stateJSON)),
+		"GET " + jobPath:         o.Rights.guard(true, f.handler(kept, f.askJob, jobJSON)),
 		"GET " + descriptionPath: http.HandlerFunc(o.description),
 	}
 	if o.Matrix != nil {
-		handlers["GET "+matrixPath] = f.handler(kept, f.askJob, matrixJSON)
+		handlers["GET "+matrixPath] = o.Rights.guard(true, f.handler(kept, f.askJob, matrixJSON))
 	}
 	web.AddAssets(handlers)
 	return handlers

@@ -87,6 +87,8 @@ func TestValues(t *testing.T) {
 		"fleet: {enabled: true, sensorURL: 'https://{host}:9847/', sensorConfigSecret: s}":             true,
 		"fleet: {enabled: true, sensorURL: 'https://u:p@{host}:9847/'}":                                false,
 		"fleet: {enabled: true, grafanaURL: 'javascript:alert(1)'}":                                    false,
+		"fleet: {enabled: true, namespacesHeader: X-Namespaces, linkKeySecret: s}":                     true,
+		"fleet: {enabled: true, namespacesHeader: 'X-Namespaces: ml'}":                                 false,
 		"fleet: {enabled: true, token: x}":                                                             false,
 		"fabric: {enable: true}":                                                                       false,
 	} {
@@ -143,7 +145,7 @@ web: {configSecret: web}
 events: {otlpEndpoint: "otel:4317", secret: otel, secretKeys: [ca.crt, headers]}
 podMonitor: {enabled: true, interval: 30s, scheme: https, labels: {release: prom}, tlsConfig: {insecureSkipVerify: true}}
 fabric: {enabled: true}
-fleet: {enabled: true, prometheus: "https://p.example", configSecret: prom, nodeURL: "https://{host}:9847/", sensorURL: "https://{host}:9847/", sensorConfigSecret: sensors}
+fleet: {enabled: true, prometheus: "https://p.example", configSecret: prom, nodeURL: "https://{host}:9847/", sensorURL: "https://{host}:9847/", sensorConfigSecret: sensors, namespacesHeader: X-Namespaces, linkKeySecret: links}
 `)
 	p := sensor(t, o)
 	c := p.Containers[0]
@@ -189,7 +191,8 @@ fleet: {enabled: true, prometheus: "https://p.example", configSecret: prom, node
 	for _, arg := range []string{
 		"--prometheus=https://p.example", "--prometheus.config.file=/etc/accelscope-prometheus/http.yaml", "--fleet.node-url=https://{host}:9847/",
 		"--web.config.file=/etc/accelscope-web/web.yaml", "--fleet.sensor-url=https://{host}:9847/",
-		"--fleet.sensor.config.file=/etc/accelscope-sensors/http.yaml",
+		"--fleet.sensor.config.file=/etc/accelscope-sensors/http.yaml", "--fleet.namespaces-header=X-Namespaces",
+		"--fleet.link-key-file=/etc/accelscope-links/key",
 	} {
 		if c := fleet.Containers[0]; c.Image != "r/a:v9" || !slices.Contains(c.Args, arg) {
 			t.Errorf("no %s in %+v", arg, c)
@@ -199,7 +202,7 @@ fleet: {enabled: true, prometheus: "https://p.example", configSecret: prom, node
 	for _, v := range fleet.Volumes {
 		secrets = append(secrets, v.Secret.SecretName)
 	}
-	if !slices.Equal(secrets, []string{"prom", "sensors", "web"}) {
+	if !slices.Equal(secrets, []string{"prom", "sensors", "links", "web"}) {
 		t.Errorf("volumes of the fleet: %+v", fleet.Volumes)
 	}
 	other := helm(t, "config: {log.level: info}")

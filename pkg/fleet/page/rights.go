@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/web"
+)
+
+// Rights are what people may see behind a reverse proxy that knows them. Without a header everybody sees everything.
+type Rights struct {
+	// Header has the namespaces of a person, separated by commas: * for everything, - for jobs without a namespace. The proxy sets it, and
+	// removes it from what clients send.
+	Header string
+	// Key signs links to jobs, which show a job without the header for Lifetime. Empty: no links.
+	Key      []byte
+	Lifetime time.Duration
+}
+
+// MinKey is the least length of Rights.Key: the length of what it makes.
+const MinKey = sha256.Size
+
+// The parameters of a signed link: when it ends in Unix time, and the signature.
+const (
+	untilField     = "until"
+	signatureField = "signature"
+)
+
+// guard refuses requests that may not see what next shows: a job, the jobs of namespaces, or everything.
+func (r *Rights) guard(ofJob bool, next http.Handler) http.Handler {
+	if r.Header == "" {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if ofJob && r.byLink(req) {
+			if err := r.checkLink(req, time.Now()); err != nil {
+				forbid(w, err)
+				return
+			}
+			next.ServeHTTP(w, req)
+			return
+		}
+		namespaces, err := r.namespaces(req)
+		switch {
+		case err != nil:
+			forbid(w, err)
+		case slices.Contains(namespaces, "*") || ofJob && !slices.ContainsFunc(namespacesOf(req), func(n string) bool {
+			return !slices.Contains(namespaces, cmp.Or(n, noNamespace))
+		}):
+			next.ServeHTTP(w, req)
+		case req.URL.Path == "/":
+			http.Redirect(w, req, jobsLink(namespaces), http.StatusSeeOther)
+		default:
+			forbid(w, errors.New("only jobs of your namespaces are shown to you"))
+		}
+	})
+}
+
+// forbid answers that a request has no right.
+func forbid(w http.ResponseWriter, err error) {
+	web.Secure(w.Header())
+	http.Error(w, err.Error(), http.StatusForbidden)
+}
+
+// namespaces returns what the proxy set. Two headers are refused: a client may have sent the other.
+func (r *Rights) namespaces(req *http.Request) (list []string, err error) {
+	values := req.Header.Values(r.Header)
+	if len(values) != 1 {
+		return nil, fmt.Errorf("the reverse proxy has to set the header %s once; the request has %d", r.Header, len(values))
+	}
+	for one := range strings.SplitSeq(values[0], ",") {
+		if one = strings.TrimSpace(one); one != "" {
+			list = append(list, one)
+		}
+	}
+	if list == nil {
+		return nil, fmt.Errorf("the header %s has no namespace", r.Header)
+	}
+	return list, nil
+}
+
+// namespacesOf returns the namespaces that a request for a job, or for the jobs of namespaces, names: at least one.
+func namespacesOf(req *http.Request) []string {
+	name, _ := nameOf(req)
+	if name.Name != "" {
+		return []string{name.Namespace}
+	}
+	if list := req.URL.Query()["namespace"]; len(list) > 0 {
+		return list
+	}
+	return []string{""}
+}
+
+// jobsLink returns the address of the jobs of namespaces.
+func jobsLink(namespaces []string) string {
+	q := url.Values{}
+	for _, n := range namespaces {
+		if n == noNamespace {
+			n = ""
+		}
+		q.Add("namespace", n)
+	}
+	return "/job?" + q.Encode()
+}
+
+// byLink reports whether a request is by a signed link, which need not be valid.
+func (r *Rights) byLink(req *http.Request) bool {
+	return r.Header != "" && req.URL.Query().Has(signatureField)
+}
+
+// checkLink checks the signature and the end of a link to a job.
+func (r *Rights) checkLink(req *http.Request, now time.Time) error {
+	q := req.URL.Query()
+	name, _ := nameOf(req)
+	got, err := base64.RawURLEncoding.DecodeString(q.Get(signatureField))
+	if len(r.Key) == 0 || err != nil || !hmac.Equal(got, r.sign(name, q.Get(untilField))) {
+		return errors.New("the signature of the link is wrong")
+	}
+	until, err := strconv.ParseInt(q.Get(untilField), 10, 64)
+	if end := time.Unix(until, 0); err != nil || !now.Before(end) {
+		return fmt.Errorf("the link ended at %s", web.UTC(end))
+	}
+	return nil
+}
+
+// sign returns the signature of the link to a job. Encode is unique for each name.
+func (r *Rights) sign(name fleet.JobName, until string) []byte {
+	mac := hmac.New(sha256.New, r.Key)
+	_, _ = fmt.Fprintf(mac, "%s&%s", jobQuery(name), url.Values{untilField: {until}}.Encode()) // a hash returns no error
+	return mac.Sum(nil)
+}
+
+// signed is a link to a job that needs no other rights.
+type signed struct {
+	Link  string
+	Until time.Time
+}
+
+// signedLink returns the link to a job for others; nil without a key, and for who came by such a link. It is the same within an hour.
+func (r *Rights) signedLink(req *http.Request, name fleet.JobName) *signed {
+	if r.Header == "" || len(r.Key) == 0 || r.byLink(req) {
+		return nil
+	}
+	until := time.Now().Truncate(time.Hour).Add(time.Hour + r.Lifetime)
+	text := strconv.FormatInt(until.Unix(), 10)
+	q := url.Values{untilField: {text}, signatureField: {base64.RawURLEncoding.EncodeToString(r.sign(name, text))}}
+	return &signed{jobLink(name) + "&" + q.Encode(), until}
+}
+
+// query is jobQuery, with the signature of a request by a signed link.
+func (r *Rights) query(req *http.Request, name fleet.JobName) string {
+	q := jobQuery(name)
+	if r.byLink(req) {
+		from := req.URL.Query()
+		q += "&" + url.Values{untilField: {from.Get(untilField)}, signatureField: {from.Get(signatureField)}}.Encode()
+	}
+	return q
+}
