@@ -18,9 +18,10 @@ type JobReport struct {
 	Summary  string    `json:"summary"`  // one sentence
 	Severity Severity  `json:"severity"` // of the summary; empty: nothing is known to be wrong
 	Unknown  []string  `json:"unknown"`
-	Members  []Member  `json:"members"` // those that the job waits for first
-	Alerts   []Alert   `json:"alerts"`  // of members and their nodes that fire, the worst first
-	Events   []Event   `json:"events"`  // alerts that fired, and do not fire now; the latest first
+	Members  []Member  `json:"members"`  // those that the job waits for first
+	Verdicts []Verdict `json:"verdicts"` // of the members' sensors, the worst first; nil: no sensor was asked
+	Alerts   []Alert   `json:"alerts"`   // of members and their nodes that fire, the worst first
+	Events   []Event   `json:"events"`   // alerts that fired, and do not fire now; the latest first
 	Past     Past      `json:"past"`
 	Figures  []Figure  `json:"figures"`
 	Problems []string  `json:"problems"` // what was not answered
@@ -30,6 +31,16 @@ type JobReport struct {
 	OmittedEvents  int `json:"omitted_events"`
 
 	index index
+}
+
+// Verdict is a condition of a member, as the sensor of its node says.
+type Verdict struct {
+	Node     string    `json:"node"`
+	Name     string    `json:"name"`
+	Severity Severity  `json:"severity"`
+	Subject  string    `json:"subject"`
+	Since    time.Time `json:"since"`
+	Evidence []string  `json:"evidence"`
 }
 
 // index lists members by node and workload, and by node and "".
@@ -95,6 +106,22 @@ func reportOf(s *State, name JobName, members []Member, omitted int, a *answers,
 	return r
 }
 
+// notAsked is unknown without WithVerdicts.
+const notAsked = "verdicts of the sensors (not asked)"
+
+// WithVerdicts returns the report with the verdicts of sensors. The sensors of some nodes were silent.
+func (r *JobReport) WithVerdicts(found []Verdict, silent int) *JobReport {
+	more := *r
+	more.Verdicts = append([]Verdict{}, found...)
+	slices.SortStableFunc(more.Verdicts, func(a, b Verdict) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
+	more.Unknown = slices.DeleteFunc(slices.Clone(r.Unknown), func(text string) bool { return text == notAsked })
+	if silent > 0 {
+		more.Unknown = append(more.Unknown, "verdicts of the sensors of "+Counted(silent, "node"))
+	}
+	more.judge()
+	return &more
+}
+
 // rank sorts by alerts; a member whose sensor does not answer follows members with warnings.
 func (m *Member) rank() int {
 	switch {
@@ -145,6 +172,7 @@ func (r *JobReport) unknown(s *State, a *answers) {
 	if !slices.ContainsFunc(r.Figures, func(f Figure) bool { return f.Unit == "J" && f.Value != nil }) {
 		r.Unknown = append(r.Unknown, "joules")
 	}
+	r.Unknown = append(r.Unknown, notAsked)
 }
 
 // stands is the age of the last launch from which a job stands, as in the query member_behind.
@@ -164,6 +192,9 @@ func (r *JobReport) judge() {
 	}
 	severe := len(r.Alerts) > 0 && r.Alerts[0].Severity.rank() <= Warning.rank()
 	switch first := r.first(); {
+	case len(r.Verdicts) > 0 && r.Verdicts[0].Severity.rank() <= Warning.rank():
+		v := &r.Verdicts[0]
+		r.Severity, r.Summary = v.Severity, fmt.Sprintf("%s on %s: %s.", v.Name, v.Node, strings.Join(v.Evidence[:min(1, len(v.Evidence))], ""))
 	case first != nil && first.Behind != nil:
 		r.Severity, r.Summary = Warning, fmt.Sprintf("The job waits for %s on %s, which is %s behind", first.Workload, first.Node,
 			Counted(int(*first.Behind), "launch"))

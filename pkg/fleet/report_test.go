@@ -85,7 +85,7 @@ func TestSummary(t *testing.T) {
 			alerts: []Alert{}, first: "n2", unknown: "some launches of collectives of 1 member|processes on the GPUs of 1 member",
 		},
 	} {
-		r := reported(t, &State{Alerts: c.alerts}, &fakePrometheus{}, c.more, time.Unix(1_800_000_000, 0))
+		r := reported(t, &State{Alerts: c.alerts}, &fakePrometheus{}, c.more, time.Unix(1_800_000_000, 0)).WithVerdicts(nil, 0)
 		if r.Summary != c.want || r.Severity != c.severity || r.Members[0].Node != c.first || strings.Join(r.Unknown, "|") != c.unknown {
 			t.Errorf("%q %q, first %s, unknown %q\nwant %q %q, first %s", r.Summary, r.Severity, r.Members[0].Node, r.Unknown, c.want, c.severity, c.first)
 		}
@@ -97,6 +97,35 @@ func TestSummary(t *testing.T) {
 	idle.Problems = []string{"ports: timeout"}
 	if r := reported(t, idle, &fakePrometheus{}, nil, time.Unix(1_800_000_000, 0)); !slices.Contains(r.Unknown, "what Prometheus did not answer") {
 		t.Error(r.Unknown)
+	}
+}
+
+// TestVerdicts: what a sensor says is said first, and a sensor that says nothing is not a sensor that finds nothing.
+func TestVerdicts(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	r := reported(t, &State{Alerts: []Alert{}}, &fakePrometheus{}, nil, now)
+	before := *r
+	for _, c := range []struct {
+		found  []Verdict
+		silent int
+		want   string
+		level  Severity
+	}{
+		{nil, 0, "Nothing is known to be wrong with 2 members.", ""},
+		{nil, 2, "Nothing is known to be wrong with 2 members; not known: verdicts of the sensors of 2 nodes.", ""},
+		{[]Verdict{{Name: "RDMACoverageGap", Severity: Info, Node: "n1"}}, 0, "Nothing is known to be wrong with 2 members.", ""},
+		{
+			[]Verdict{{Name: "JobMemberLate", Severity: Info, Node: "n1"}, {Name: "JobStalled", Severity: Warning, Node: "n2", Evidence: []string{"8 ranks stand", "more"}}},
+			1, "JobStalled on n2: 8 ranks stand.", Warning,
+		},
+	} {
+		got := r.WithVerdicts(c.found, c.silent)
+		if got.Summary != c.want || got.Severity != c.level || len(got.Verdicts) != len(c.found) || got.Verdicts == nil {
+			t.Errorf("%q %q, %d verdicts, want %q %q", got.Summary, got.Severity, len(got.Verdicts), c.want, c.level)
+		}
+	}
+	if d := gocmp.Diff(before, *r, gocmp.AllowUnexported(JobReport{})); d != "" {
+		t.Error("the shared report changed:", d)
 	}
 }
 
@@ -113,7 +142,7 @@ func TestOmitted(t *testing.T) {
 			now.Add(-time.Hour), eventStep, float64(now.Add(-time.Hour).Unix())))
 	}
 	r := reported(t, &State{Alerts: []Alert{}}, f, map[string]model.Vector{"members": members, "events": events}, now)
-	if r.OmittedMembers != 3 || r.OmittedEvents != 2 || !strings.HasSuffix(r.Summary, "everything of 3 more members, launches of collectives of 5000 members.") {
+	if r.OmittedMembers != 3 || r.OmittedEvents != 2 || !strings.HasSuffix(r.Summary, "everything of 3 more members, launches of collectives of 5000 members, verdicts of the sensors (not asked).") {
 		t.Errorf("%d members and %d events more: %q", r.OmittedMembers, r.OmittedEvents, r.Summary)
 	}
 	var alerts []Alert

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package matrix counts how the nodes of a job are connected: between which nodes, by how many queue pairs.
+// Package matrix counts how the nodes of a job are connected: between which nodes, by how many queue pairs. It also asks what the sensors
+// say about the members.
 //
 // A node has thousands of peers, too many for metrics. When a viewer opens a job, the sensors of its nodes are asked
-// for their HCAs (/rdma) and connected queue pairs (/api/v1/peers). The remote end of a queue pair has a GID or, in an
+// for their HCAs (/rdma), connected queue pairs (/api/v1/peers) and verdicts (/api/v1/verdicts). The remote end of a queue pair has a GID or, in an
 // InfiniBand subnet, only a LID. It is the node with a port of this address. A GID is unique, a LID only in its subnet:
 // counts by LID are an estimate, because different subnets may have the same prefix. An address that not exactly one
 // node of the job has is not assigned.
@@ -53,14 +54,28 @@ type Matrix struct {
 	Pairs []Pair `json:"pairs"`
 	// Elsewhere are the addresses with the most queue pairs that not exactly one node has.
 	Elsewhere []Address `json:"elsewhere"`
+	// Verdicts are what the sensors say about the members, for the report of the job.
+	Verdicts []fleet.Verdict `json:"-"`
+}
+
+// Silent returns the number of nodes whose verdicts are unknown.
+func (m *Matrix) Silent() int {
+	n := len(m.NotAsked)
+	for i := range m.Nodes {
+		if !m.Nodes[i].Judged {
+			n++
+		}
+	}
+	return n
 }
 
 // Node is a node with members of the job.
 type Node struct {
 	Name string `json:"node"`
-	// Peers and Addresses report whether its queue pairs, and its ports' addresses, are known.
+	// Peers, Addresses and Judged report whether its queue pairs, its ports' addresses, and the verdicts of its sensor are known.
 	Peers     bool `json:"peers_known"`
 	Addresses bool `json:"addresses_known"`
+	Judged    bool `json:"verdicts_known"`
 	// Problem is why something is unknown.
 	Problem string `json:"problem,omitempty"`
 	// The job's queue pairs on the node that lead to no node of Pairs: their address belongs to no node of the job, to

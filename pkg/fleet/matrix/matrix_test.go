@@ -11,11 +11,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	gocmp "github.com/google/go-cmp/cmp"
 
@@ -24,6 +26,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/identity"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/pkg/verdict"
 )
 
 var job = fleet.JobName{Namespace: "ml", Kind: "Job", Name: "train"}
@@ -34,6 +37,7 @@ type fakeSensor struct {
 	peers []attribution.PeerShare
 	why   error
 	asked atomic.Int32
+	found []verdict.Verdict
 }
 
 func (f *fakeSensor) handler() http.Handler {
@@ -41,6 +45,7 @@ func (f *fakeSensor) handler() http.Handler {
 	facts := func() api.Known {
 		k := api.Known{At: time.Now(), States: []model.SourceState{{Source: "rdma", State: model.StateOK}}}
 		k.Facts.HCAs = f.hcas
+		k.Verdicts.Verdicts = append([]verdict.Verdict{{Name: "NothingWrong", Severity: verdict.OK, Subject: verdict.Subject{Kind: verdict.OfNode}}}, f.found...)
 		return k
 	}
 	list := func() ([]attribution.PeerShare, error) { return f.peers, f.why }
@@ -137,7 +142,7 @@ func TestRoCE(t *testing.T) {
 		t.Error(d)
 	}
 	for _, n := range m.Nodes {
-		want := Node{Name: n.Name, Peers: true, Addresses: true}
+		want := Node{Name: n.Name, Peers: true, Addresses: true, Judged: true}
 		if names[n.Name] == "a" {
 			want.Elsewhere, want.Ambiguous, want.Unknown = 1, 1, 1
 		}
@@ -165,8 +170,44 @@ func TestRoCE(t *testing.T) {
 		all.Go(func() { r.Job(job, members) })
 	}
 	all.Wait()
-	if n := a.asked.Load(); n != asked+2 {
-		t.Errorf("%d more requests, want 2", n-asked)
+	if n := a.asked.Load(); n != asked+3 {
+		t.Errorf("%d more requests, want 3", n-asked)
+	}
+}
+
+// TestVerdicts: the verdicts on members are known, of others not, and neither are the verdicts of sensors without an answer.
+func TestVerdicts(t *testing.T) {
+	of := func(workload, name string, texts ...string) verdict.Verdict {
+		return verdict.Verdict{
+			Name: name, Severity: verdict.Warning, Since: time.Unix(1_800_000_000, 0).UTC(), Evidence: func() []string { return texts },
+			Subject: verdict.Subject{Kind: verdict.OfWorkload, Owner: identity.Owner{Workload: workload, ContainerID: "id-" + workload}, GPU: "3"},
+		}
+	}
+	long := strings.Repeat("é", 1000)
+	a := &fakeSensor{found: []verdict.Verdict{of("ml/a", "JobStalled", "all stand", "2", "3", "4", "5"), of("ml/x", "JobStalled", "another job")}}
+	many := &fakeSensor{}
+	for range maxKnown + 1 {
+		many.found = append(many.found, of("ml/b", "JobMemberLate", long))
+	}
+	hostA, hostB := serve(t, a.handler()), serve(t, many.handler())
+	m := reader(t, "").Job(job, []fleet.Member{member("ml/a", hostA), member("ml/b", hostB), member("ml/c", "127.0.0.1:1"), {Node: hostA}})
+	if m.Silent() != 1 || len(m.Verdicts) != 1+maxKnown {
+		t.Fatalf("%d silent nodes, %d verdicts", m.Silent(), len(m.Verdicts))
+	}
+	slices.SortFunc(m.Verdicts, func(a, b fleet.Verdict) int { return strings.Compare(b.Name, a.Name) })
+	want := fleet.Verdict{
+		Node: hostA, Name: "JobStalled", Severity: fleet.Warning, Subject: "ml/a on GPU 3", Since: time.Unix(1_800_000_000, 0).UTC(),
+		Evidence: []string{"all stand", "2", "3", "4"},
+	}
+	if d := gocmp.Diff(want, m.Verdicts[0]); d != "" {
+		t.Error(d)
+	}
+	if text := m.Verdicts[1].Evidence[0]; len(text) > maxText || !utf8.ValidString(text) {
+		t.Errorf("%d bytes: %q", len(text), text)
+	}
+	m.NotAsked = []string{"n65", "n66"}
+	if m.Silent() != 3 {
+		t.Errorf("%d silent nodes, want 3", m.Silent())
 	}
 }
 
@@ -267,7 +308,7 @@ func TestNotAnswered(t *testing.T) {
 			}
 			for _, n := range m.Nodes {
 				switch {
-				case n.Name == here && n != Node{Name: here, Peers: true, Addresses: true}:
+				case n.Name == here && n != Node{Name: here, Peers: true, Addresses: true, Judged: true}:
 					t.Errorf("%+v", n)
 				case n.Name == instance:
 					if n.Peers || n.Addresses != c.address || n.Elsewhere+n.Ambiguous+n.Unknown != 0 || !strings.Contains(n.Problem, c.want) {
@@ -404,7 +445,7 @@ func TestCredentials(t *testing.T) {
 			t.Errorf("Prometheus got %q", h)
 		}
 	}
-	if len(got["sensor"]) != 2 || len(got["prometheus"]) == 0 {
+	if len(got["sensor"]) != 3 || len(got["prometheus"]) == 0 {
 		t.Errorf("%q", got)
 	}
 	for template, file := range map[string]string{

@@ -28,6 +28,10 @@ const (
 	maxAddresses = 8192
 	maxHeld      = 256 << 10 // addresses of all nodes together: some 25 MB
 	maxProblem   = 200
+	maxVerdicts  = 1 << 20
+	maxKnown     = 20 // verdicts of a node
+	maxEvidence  = 4  // of a verdict, each of at most maxText bytes
+	maxText      = 300
 )
 
 var (
@@ -65,9 +69,10 @@ type answer struct {
 	subnets   map[portOf]subnet
 	remotes   map[remote]int // the queue pairs of the job
 	held      int            // part of Reader.held
+	verdicts  []fleet.Verdict
 }
 
-// sensor asks a node's sensor for its addresses and the owners' queue pairs.
+// sensor asks a node's sensor for its addresses, the owners' queue pairs, and its verdicts on the owners.
 func (r *Reader) sensor(ctx context.Context, name string, of map[owner]bool) answer {
 	a := answer{Node: Node{Name: name}, addresses: map[remote]bool{}, subnets: map[portOf]subnet{}, remotes: map[remote]int{}}
 	base := fleet.NodeURL(r.url, name)
@@ -94,6 +99,9 @@ func (r *Reader) sensor(ctx context.Context, name string, of map[owner]bool) ans
 			problems = append(problems, problem(err))
 		}
 	}
+	err := r.get(ctx, base, "api/v1/verdicts", nil, maxVerdicts, func(body *fleet.Body) error { return a.readVerdicts(body, of) })
+	a.Judged = err == nil
+	fail(err)
 	fail(r.get(ctx, base, "rdma", nil, maxHCAs, a.readHCAs))
 	query := url.Values{}
 	for o := range of {
@@ -101,7 +109,7 @@ func (r *Reader) sensor(ctx context.Context, name string, of map[owner]bool) ans
 			query.Set("workload", o.workload) // less to send
 		}
 	}
-	err := r.get(ctx, base, "api/v1/peers", query, maxPeers, func(body *fleet.Body) error { return a.readPeers(body, of) })
+	err = r.get(ctx, base, "api/v1/peers", query, maxPeers, func(body *fleet.Body) error { return a.readPeers(body, of) })
 	if a.Peers = err == nil; !a.Peers {
 		clear(a.remotes)
 	}
@@ -130,8 +138,7 @@ func problem(err error) string {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
-	text := err.Error()
-	return strings.ToValidUTF8(text[:min(len(text), maxProblem)], "")
+	return shortened(err.Error(), maxProblem)
 }
 
 // get requests a path of a sensor and reads the body, up to a limit.
@@ -244,6 +251,36 @@ func (a *answer) readPeers(body *fleet.Body, of map[owner]bool) error {
 		}
 		return nil
 	})
+}
+
+// readVerdicts reads the verdicts on owners.
+func (a *answer) readVerdicts(body *fleet.Body, of map[owner]bool) error {
+	var answer struct{ Data *api.VerdictList }
+	if err := json.NewDecoder(body).Decode(&answer); err != nil {
+		return notSensor(err)
+	}
+	if answer.Data == nil {
+		return errNotSensor
+	}
+	for i := range answer.Data.Verdicts {
+		v := &answer.Data.Verdicts[i]
+		if v.Subject.Workload == "" || !of[owner{v.Subject.Workload, v.Subject.ContainerID}] || len(a.verdicts) == maxKnown {
+			continue
+		}
+		known := fleet.Verdict{
+			Node: a.Name, Name: shortened(v.Name, maxText), Severity: fleet.Severity(v.Severity), Subject: shortened(v.Subject.Name, maxText),
+			Since: v.Since, Evidence: []string{},
+		}
+		for _, e := range v.Evidence[:min(len(v.Evidence), maxEvidence)] {
+			known.Evidence = append(known.Evidence, shortened(e, maxText))
+		}
+		a.verdicts = append(a.verdicts, known)
+	}
+	return nil
+}
+
+func shortened(text string, limit int) string {
+	return strings.ToValidUTF8(text[:min(len(text), limit)], "")
 }
 
 func eachPeer(body *fleet.Body, do func(*api.Peer) error) error {

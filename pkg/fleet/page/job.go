@@ -31,6 +31,7 @@ type jobView struct {
 	Signed            *signed // nil: no link to others
 	Strips            []level // the legend
 	Begin             time.Time
+	Verdicts          []web.Verdict // of the sensors
 	Alerts, Events    []web.Verdict
 	Answered, Past    bool // the alerts, and alerts of the past
 	Figures           []figureRow
@@ -136,7 +137,7 @@ func (v *jobView) removeLinks() {
 	for i := range v.Members {
 		v.Members[i].NodeLink = ""
 	}
-	for _, list := range [][]web.Verdict{v.Alerts, v.Events} {
+	for _, list := range [][]web.Verdict{v.Verdicts, v.Alerts, v.Events} {
 		for i := range list {
 			list[i].Link = ""
 		}
@@ -203,6 +204,9 @@ func (o Options) report(v *jobView, r *http.Request, report *fleet.JobReport) {
 	for i, name := range use.names {
 		v.Strips = append(v.Strips, level{Class: fmt.Sprint(use.class, i), Name: name})
 	}
+	for i := range report.Verdicts {
+		v.Verdicts = append(v.Verdicts, verdictView(&report.Verdicts[i], report.At))
+	}
 	v.Answered, v.Past = report.Alerts != nil, report.Events != nil
 	for i := range report.Alerts[:min(len(report.Alerts), limit)] {
 		v.Alerts = append(v.Alerts, alertView(&report.Alerts[i], report.At))
@@ -212,6 +216,17 @@ func (o Options) report(v *jobView, r *http.Request, report *fleet.JobReport) {
 		e.For = "until " + web.UTC(report.Events[i].Until)
 		v.Events = append(v.Events, e)
 	}
+}
+
+// verdictView formats a verdict of a sensor.
+func verdictView(v *fleet.Verdict, now time.Time) web.Verdict {
+	a := fleet.Alert{Name: v.Name, Severity: v.Severity, Node: v.Node, Since: v.Since}
+	view := alertView(&a, now)
+	view.Subject = format.Escape(v.Subject)
+	for _, e := range v.Evidence {
+		view.Evidence = append(view.Evidence, format.Escape(e))
+	}
+	return view
 }
 
 // figureOf formats the value of a figure by its unit.

@@ -120,7 +120,7 @@ func TestSignedLink(t *testing.T) {
 	link := linkIn(t, ask(h, "/job/research/llama-1?kind=JobSet", "research").Body.String())
 	w := ask(h, link)
 	body := w.Body.String()
-	if w.Code != http.StatusOK || !strings.Contains(body, "The job waits for ml/b/main on n2.") {
+	if w.Code != http.StatusOK || !strings.Contains(body, "The job waits for ml/b/main on n2") {
 		t.Fatalf("%s: %d %s", link, w.Code, body)
 	}
 	for _, other := range []string{`href="/node`, `<a href="/">Fleet`, "people without rights", `href="/job/`} {
