@@ -20,9 +20,9 @@ type Collectives struct {
 	Communicators []Communicator `json:"communicators"`
 }
 
-// The states of a clock.
+// ClockSynchronized and the other states of a clock.
 const (
-	clockSynchronized   = "synchronized"
+	ClockSynchronized   = "synchronized"
 	clockUnsynchronized = "unsynchronized"
 	clockUnknown        = "unknown" // the sensor may not call adjtimex(2)
 )
@@ -126,7 +126,7 @@ func clockOf(c *model.Clock) clock {
 	}
 	state := clockUnsynchronized
 	if c.Synchronized {
-		state = clockSynchronized
+		state = ClockSynchronized
 	}
 	return clock{state, c.EstimatedError.Seconds(), c.MaximumError.Seconds()}
 }

@@ -20,6 +20,7 @@ type JobReport struct {
 	Unknown  []string  `json:"unknown"`
 	Members  []Member  `json:"members"`  // those that the job waits for first
 	Verdicts []Verdict `json:"verdicts"` // of the members' sensors, the worst first; nil: no sensor was asked
+	Late     []Late    `json:"late"`     // ranks, the latest first; nil: no sensor was asked
 	Alerts   []Alert   `json:"alerts"`   // of members and their nodes that fire, the worst first
 	Events   []Event   `json:"events"`   // alerts that fired, and do not fire now; the latest first
 	Past     Past      `json:"past"`
@@ -31,16 +32,6 @@ type JobReport struct {
 	OmittedEvents  int `json:"omitted_events"`
 
 	index index
-}
-
-// Verdict is a condition of a member, as the sensor of its node says.
-type Verdict struct {
-	Node     string    `json:"node"`
-	Name     string    `json:"name"`
-	Severity Severity  `json:"severity"`
-	Subject  string    `json:"subject"`
-	Since    time.Time `json:"since"`
-	Evidence []string  `json:"evidence"`
 }
 
 // index lists members by node and workload, and by node and "".
@@ -104,22 +95,6 @@ func reportOf(s *State, name JobName, members []Member, omitted int, a *answers,
 	r.unknown(s, a)
 	r.judge()
 	return r
-}
-
-// notAsked is unknown without WithVerdicts.
-const notAsked = "verdicts of the sensors (not asked)"
-
-// WithVerdicts returns the report with the verdicts of sensors. The sensors of some nodes were silent.
-func (r *JobReport) WithVerdicts(found []Verdict, silent int) *JobReport {
-	more := *r
-	more.Verdicts = append([]Verdict{}, found...)
-	slices.SortStableFunc(more.Verdicts, func(a, b Verdict) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
-	more.Unknown = slices.DeleteFunc(slices.Clone(r.Unknown), func(text string) bool { return text == notAsked })
-	if silent > 0 {
-		more.Unknown = append(more.Unknown, "verdicts of the sensors of "+Counted(silent, "node"))
-	}
-	more.judge()
-	return &more
 }
 
 // rank sorts by alerts; a member whose sensor does not answer follows members with warnings.
@@ -210,6 +185,8 @@ func (r *JobReport) judge() {
 		r.Severity, r.Summary = Info, "No member has launched a collective for "+span(*last)+"."
 	case len(r.Alerts) > 0:
 		r.fires()
+	case len(r.Late) > 0:
+		r.Severity, r.Summary = Info, r.Late[0].String()+"."
 	case r.Job.Idle != nil && *r.Job.Idle > 0 && r.Job.GPUs != nil:
 		r.Severity, r.Summary = Info, fmt.Sprintf("%.0f of %s held by the job did nothing in the last minutes.", *r.Job.Idle,
 			Counted(int(*r.Job.GPUs), "GPU"))

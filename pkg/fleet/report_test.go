@@ -85,7 +85,7 @@ func TestSummary(t *testing.T) {
 			alerts: []Alert{}, first: "n2", unknown: "some launches of collectives of 1 member|processes on the GPUs of 1 member",
 		},
 	} {
-		r := reported(t, &State{Alerts: c.alerts}, &fakePrometheus{}, c.more, time.Unix(1_800_000_000, 0)).WithVerdicts(nil, 0)
+		r := reported(t, &State{Alerts: c.alerts}, &fakePrometheus{}, c.more, time.Unix(1_800_000_000, 0)).WithSaid(&Said{})
 		if r.Summary != c.want || r.Severity != c.severity || r.Members[0].Node != c.first || strings.Join(r.Unknown, "|") != c.unknown {
 			t.Errorf("%q %q, first %s, unknown %q\nwant %q %q, first %s", r.Summary, r.Severity, r.Members[0].Node, r.Unknown, c.want, c.severity, c.first)
 		}
@@ -119,10 +119,19 @@ func TestVerdicts(t *testing.T) {
 			1, "JobStalled on n2: 8 ranks stand.", Warning,
 		},
 	} {
-		got := r.WithVerdicts(c.found, c.silent)
+		got := r.WithSaid(&Said{Verdicts: c.found, Silent: c.silent})
 		if got.Summary != c.want || got.Severity != c.level || len(got.Verdicts) != len(c.found) || got.Verdicts == nil {
 			t.Errorf("%q %q, %d verdicts, want %q %q", got.Summary, got.Severity, len(got.Verdicts), c.want, c.level)
 		}
+	}
+	late := Late{Communicator: "w", Rank: "5", Workload: "ml/b/main", Node: "n2", Seconds: .0351, ErrorSeconds: .002, Launches: 9}
+	got := r.WithSaid(&Said{Late: []Late{late}, Unclocked: 1, Incomplete: []Incomplete{{"w", 15, 16}}})
+	const want = "rank 5 (ml/b/main on n2) launches 35.1ms after the first rank of communicator w; clocks differ by at most 2ms."
+	if got.Summary != want || got.Severity != Info {
+		t.Errorf("%q, want %q", got.Summary, want)
+	}
+	if text := strings.Join(got.Unknown, "|"); text != "how late the ranks on 1 node are, for want of synchronized clocks|1 of 16 ranks of communicator w" {
+		t.Error(text)
 	}
 	if d := gocmp.Diff(before, *r, gocmp.AllowUnexported(JobReport{})); d != "" {
 		t.Error("the shared report changed:", d)

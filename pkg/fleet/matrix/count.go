@@ -51,7 +51,6 @@ func count(answers []answer) *Matrix {
 			}
 		}
 		m.Nodes = append(m.Nodes, a.Node)
-		m.Verdicts = append(m.Verdicts, a.verdicts...)
 		for _, p := range pairs {
 			m.Pairs = append(m.Pairs, p)
 		}

@@ -4,7 +4,8 @@
 // say about the members.
 //
 // A node has thousands of peers, too many for metrics. When a viewer opens a job, the sensors of its nodes are asked
-// for their HCAs (/rdma), connected queue pairs (/api/v1/peers) and verdicts (/api/v1/verdicts). The remote end of a queue pair has a GID or, in an
+// for their HCAs (/rdma), connected queue pairs (/api/v1/peers), verdicts (/api/v1/verdicts) and launches of collectives
+// (/api/v1/collectives). The remote end of a queue pair has a GID or, in an
 // InfiniBand subnet, only a LID. It is the node with a port of this address. A GID is unique, a LID only in its subnet:
 // counts by LID are an estimate, because different subnets may have the same prefix. An address that not exactly one
 // node of the job has is not assigned.
@@ -13,7 +14,7 @@
 // the number of nodes, concurrent requests, the size of an answer, the addresses, and the time are bounded. Unknown
 // results are named.
 //
-// sensor.go asks a sensor, count.go joins the answers, and this file keeps the result for some seconds.
+// sensor.go asks a sensor, count.go, said.go and late.go join the answers, and this file keeps the result for some seconds.
 package matrix
 
 import (
@@ -54,19 +55,8 @@ type Matrix struct {
 	Pairs []Pair `json:"pairs"`
 	// Elsewhere are the addresses with the most queue pairs that not exactly one node has.
 	Elsewhere []Address `json:"elsewhere"`
-	// Verdicts are what the sensors say about the members, for the report of the job.
-	Verdicts []fleet.Verdict `json:"-"`
-}
-
-// Silent returns the number of nodes whose verdicts are unknown.
-func (m *Matrix) Silent() int {
-	n := len(m.NotAsked)
-	for i := range m.Nodes {
-		if !m.Nodes[i].Judged {
-			n++
-		}
-	}
-	return n
+	// Said is what the sensors say about the members, for the report of the job.
+	Said fleet.Said `json:"-"`
 }
 
 // Node is a node with members of the job.
@@ -186,6 +176,7 @@ func (r *Reader) ask(at time.Time, members []fleet.Member) *Matrix {
 	}
 	all.Wait()
 	m := count(answers)
+	m.Said = said(answers, len(names)-len(asked))
 	for i := range answers {
 		r.held.Add(-int64(answers[i].held))
 	}

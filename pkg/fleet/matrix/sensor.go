@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/fleet"
@@ -28,10 +29,6 @@ const (
 	maxAddresses = 8192
 	maxHeld      = 256 << 10 // addresses of all nodes together: some 25 MB
 	maxProblem   = 200
-	maxVerdicts  = 1 << 20
-	maxKnown     = 20 // verdicts of a node
-	maxEvidence  = 4  // of a verdict, each of at most maxText bytes
-	maxText      = 300
 )
 
 var (
@@ -70,6 +67,8 @@ type answer struct {
 	remotes   map[remote]int // the queue pairs of the job
 	held      int            // part of Reader.held
 	verdicts  []fleet.Verdict
+	ranks     []rank
+	clock     time.Duration // the largest error of the node's clock; 0: unknown
 }
 
 // sensor asks a node's sensor for its addresses, the owners' queue pairs, and its verdicts on the owners.
@@ -114,6 +113,8 @@ func (r *Reader) sensor(ctx context.Context, name string, of map[owner]bool) ans
 		clear(a.remotes)
 	}
 	fail(err)
+	// Most sensors do not count launches. That the launches of members are unknown is in the report of the job.
+	_ = r.get(ctx, base, "api/v1/collectives", nil, maxLaunches, func(body *fleet.Body) error { return a.readLaunches(body, of) })
 	fail(r.hold(&a))
 	a.Problem = strings.Join(slices.Compact(problems), "; ")
 	return a
@@ -123,10 +124,10 @@ var errTooMany = errors.New("the nodes that are asked for now have too many addr
 
 // hold counts a node's addresses until its job has been counted. It drops them if there are too many.
 func (r *Reader) hold(a *answer) error {
-	n := len(a.addresses) + len(a.remotes)
+	n := len(a.addresses) + len(a.remotes) + len(a.ranks)*maxTimes
 	if r.held.Add(int64(n)) > maxHeld {
 		r.held.Add(-int64(n))
-		a.addresses, a.remotes, a.Peers, a.Addresses = map[remote]bool{}, map[remote]int{}, false, false
+		a.addresses, a.remotes, a.ranks, a.Peers, a.Addresses = map[remote]bool{}, map[remote]int{}, nil, false, false
 		return errTooMany
 	}
 	a.held = n
@@ -251,36 +252,6 @@ func (a *answer) readPeers(body *fleet.Body, of map[owner]bool) error {
 		}
 		return nil
 	})
-}
-
-// readVerdicts reads the verdicts on owners.
-func (a *answer) readVerdicts(body *fleet.Body, of map[owner]bool) error {
-	var answer struct{ Data *api.VerdictList }
-	if err := json.NewDecoder(body).Decode(&answer); err != nil {
-		return notSensor(err)
-	}
-	if answer.Data == nil {
-		return errNotSensor
-	}
-	for i := range answer.Data.Verdicts {
-		v := &answer.Data.Verdicts[i]
-		if v.Subject.Workload == "" || !of[owner{v.Subject.Workload, v.Subject.ContainerID}] || len(a.verdicts) == maxKnown {
-			continue
-		}
-		known := fleet.Verdict{
-			Node: a.Name, Name: shortened(v.Name, maxText), Severity: fleet.Severity(v.Severity), Subject: shortened(v.Subject.Name, maxText),
-			Since: v.Since, Evidence: []string{},
-		}
-		for _, e := range v.Evidence[:min(len(v.Evidence), maxEvidence)] {
-			known.Evidence = append(known.Evidence, shortened(e, maxText))
-		}
-		a.verdicts = append(a.verdicts, known)
-	}
-	return nil
-}
-
-func shortened(text string, limit int) string {
-	return strings.ToValidUTF8(text[:min(len(text), limit)], "")
 }
 
 func eachPeer(body *fleet.Body, do func(*api.Peer) error) error {

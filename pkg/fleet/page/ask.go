@@ -102,7 +102,7 @@ func (f *pages) askJob(r *http.Request, s *fleet.State) question {
 		a.report, a.problems = f.Reader.Job(ctx, s, name)
 		if f.Matrix != nil && a.report != nil {
 			a.matrix = f.Matrix.Job(name, a.report.Members)
-			a.report = a.report.WithVerdicts(a.matrix.Verdicts, a.matrix.Silent())
+			a.report = a.report.WithSaid(&a.matrix.Said)
 		}
 	}
 }

@@ -32,6 +32,7 @@ type jobView struct {
 	Strips            []level // the legend
 	Begin             time.Time
 	Verdicts          []web.Verdict // of the sensors
+	Late              []string
 	Alerts, Events    []web.Verdict
 	Answered, Past    bool // the alerts, and alerts of the past
 	Figures           []figureRow
@@ -206,6 +207,9 @@ func (o Options) report(v *jobView, r *http.Request, report *fleet.JobReport) {
 	}
 	for i := range report.Verdicts {
 		v.Verdicts = append(v.Verdicts, verdictView(&report.Verdicts[i], report.At))
+	}
+	for i := range report.Late {
+		v.Late = append(v.Late, format.Escape(report.Late[i].String()))
 	}
 	v.Answered, v.Past = report.Alerts != nil, report.Events != nil
 	for i := range report.Alerts[:min(len(report.Alerts), limit)] {

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package matrix
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/accelscope/accelscope/pkg/api"
+	"github.com/accelscope/accelscope/pkg/fleet"
+)
+
+// Limits of what a sensor says about members.
+const (
+	maxVerdicts = 1 << 20
+	maxKnown    = 20 // verdicts of a node
+	maxEvidence = 4  // of a verdict, each of at most maxText bytes
+	maxText     = 300
+	maxLaunches = 8 << 20
+	maxRanks    = 128 // of a node
+	maxTimes    = 64  // of a rank
+)
+
+// rank is a rank on a node, with the times of its launches by number.
+type rank struct {
+	communicator, library, name, workload string
+	nranks                                int
+	times                                 map[uint64]time.Time
+}
+
+// readVerdicts reads the verdicts on owners.
+func (a *answer) readVerdicts(body *fleet.Body, of map[owner]bool) error {
+	var answer struct{ Data *api.VerdictList }
+	if err := json.NewDecoder(body).Decode(&answer); err != nil {
+		return notSensor(err)
+	}
+	if answer.Data == nil {
+		return errNotSensor
+	}
+	for i := range answer.Data.Verdicts {
+		v := &answer.Data.Verdicts[i]
+		if v.Subject.Workload == "" || !of[owner{v.Subject.Workload, v.Subject.ContainerID}] || len(a.verdicts) == maxKnown {
+			continue
+		}
+		known := fleet.Verdict{
+			Node: a.Name, Name: shortened(v.Name, maxText), Severity: fleet.Severity(v.Severity),
+			Subject: shortened(v.Subject.Name, maxText), Since: v.Since, Evidence: []string{},
+		}
+		for _, e := range v.Evidence[:min(len(v.Evidence), maxEvidence)] {
+			known.Evidence = append(known.Evidence, shortened(e, maxText))
+		}
+		a.verdicts = append(a.verdicts, known)
+	}
+	return nil
+}
+
+func shortened(text string, limit int) string {
+	return strings.ToValidUTF8(text[:min(len(text), limit)], "")
+}
+
+// readLaunches reads the launches of owners' ranks. Some programs that set the clock report no error.
+func (a *answer) readLaunches(body *fleet.Body, of map[owner]bool) error {
+	var answer struct{ Data *api.Collectives }
+	if err := json.NewDecoder(body).Decode(&answer); err != nil {
+		return notSensor(err)
+	}
+	if answer.Data == nil {
+		return errNotSensor
+	}
+	if c := &answer.Data.Clock; c.State == api.ClockSynchronized && c.MaximumErrorSeconds > 0 && c.MaximumErrorSeconds < time.Hour.Seconds() {
+		a.clock = time.Duration(c.MaximumErrorSeconds * float64(time.Second))
+	}
+	for i := range answer.Data.Communicators {
+		c := &answer.Data.Communicators[i]
+		for k := range c.Ranks {
+			r := &c.Ranks[k]
+			if r.Workload == "" || !of[owner{r.Workload, r.ContainerID}] || len(a.ranks) == maxRanks {
+				continue
+			}
+			known := rank{
+				communicator: shortened(c.Communicator, maxText), library: shortened(c.Library, maxText), name: shortened(r.Rank, maxText),
+				workload: r.Workload, nranks: int(c.NRanks), times: map[uint64]time.Time{},
+			}
+			for _, l := range r.Times[:min(len(r.Times), maxTimes)] {
+				known.times[l.Number] = l.Time
+			}
+			a.ranks = append(a.ranks, known)
+		}
+	}
+	return nil
+}
+
+// said joins what sensors say about the members. Some nodes were not asked.
+func said(answers []answer, notAsked int) (s fleet.Said) {
+	s.Silent = notAsked
+	teams := map[[2]string]*team{}
+	for i := range answers {
+		a := &answers[i]
+		s.Verdicts = append(s.Verdicts, a.verdicts...)
+		if !a.Judged {
+			s.Silent++
+		}
+		for k := range a.ranks {
+			r := &a.ranks[k]
+			at := [2]string{r.communicator, r.library}
+			if teams[at] == nil {
+				teams[at] = &team{nodes: map[*answer]bool{}}
+			}
+			teams[at].add(a, r)
+		}
+	}
+	unclocked := map[*answer]bool{}
+	for _, t := range teams {
+		s.Late = append(s.Late, t.late(unclocked)...)
+		if first := t.ranks[0]; len(t.names) < first.nranks {
+			s.Incomplete = append(s.Incomplete, fleet.Incomplete{Communicator: first.communicator, Known: len(t.names), NRanks: first.nranks})
+		}
+	}
+	s.Unclocked = len(unclocked)
+	slices.SortFunc(s.Late, func(a, b fleet.Late) int {
+		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), strings.Compare(a.Communicator, b.Communicator), strings.Compare(a.Rank, b.Rank))
+	})
+	s.Late = s.Late[:min(len(s.Late), maxSaid)]
+	slices.SortFunc(s.Incomplete, func(a, b fleet.Incomplete) int {
+		return cmp.Or(cmp.Compare(b.NRanks, a.NRanks), strings.Compare(a.Communicator, b.Communicator))
+	})
+	s.Incomplete = s.Incomplete[:min(len(s.Incomplete), maxSaid)]
+	return s
+}

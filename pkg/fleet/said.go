@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Said is what the sensors of a job's nodes say about its members.
+type Said struct {
+	Verdicts []Verdict
+	Silent   int // nodes whose verdicts are unknown
+	// Late are the ranks that launch after other nodes' ranks, by more than the clocks of the nodes may differ.
+	Late      []Late
+	Unclocked int // nodes whose launches are not compared: the error of the clock is not known
+	// Incomplete are communicators of which not all ranks are known.
+	Incomplete []Incomplete
+}
+
+// Verdict is a condition of a member, as the sensor of its node says.
+type Verdict struct {
+	Node     string    `json:"node"`
+	Name     string    `json:"name"`
+	Severity Severity  `json:"severity"`
+	Subject  string    `json:"subject"`
+	Since    time.Time `json:"since"`
+	Evidence []string  `json:"evidence"`
+}
+
+// Late is a rank of a communicator, and how late it launches.
+type Late struct {
+	Communicator string `json:"communicator"`
+	Rank         string `json:"rank"`
+	Workload     string `json:"workload"`
+	Node         string `json:"node"`
+	// Seconds is the median time from the first rank of a launch to this rank, of Launches compared launches. The clocks of the nodes
+	// may differ by ErrorSeconds.
+	Seconds      float64 `json:"late_seconds"`
+	ErrorSeconds float64 `json:"error_seconds"`
+	Launches     int     `json:"launches"`
+}
+
+func (l *Late) String() string {
+	of := func(seconds float64) time.Duration {
+		return time.Duration(seconds * float64(time.Second)).Round(10 * time.Microsecond)
+	}
+	return fmt.Sprintf("rank %s (%s on %s) launches %v after the first rank of communicator %s; clocks differ by at most %v",
+		l.Rank, l.Workload, l.Node, of(l.Seconds), l.Communicator, of(l.ErrorSeconds))
+}
+
+// Incomplete is a communicator of which only some ranks are known.
+type Incomplete struct {
+	Communicator string
+	Known        int
+	NRanks       int
+}
+
+// notAsked is unknown without WithSaid.
+const notAsked = "verdicts of the sensors (not asked)"
+
+// WithSaid returns the report with what sensors say.
+func (r *JobReport) WithSaid(s *Said) *JobReport {
+	more := *r
+	more.Verdicts, more.Late = append([]Verdict{}, s.Verdicts...), append([]Late{}, s.Late...)
+	slices.SortStableFunc(more.Verdicts, func(a, b Verdict) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
+	more.Unknown = slices.DeleteFunc(slices.Clone(r.Unknown), func(text string) bool { return text == notAsked })
+	if s.Silent > 0 {
+		more.Unknown = append(more.Unknown, "verdicts of the sensors of "+Counted(s.Silent, "node"))
+	}
+	if s.Unclocked > 0 {
+		more.Unknown = append(more.Unknown, "how late the ranks on "+Counted(s.Unclocked, "node")+" are, for want of synchronized clocks")
+	}
+	for _, c := range s.Incomplete {
+		more.Unknown = append(more.Unknown, fmt.Sprintf("%d of %d ranks of communicator %s", c.NRanks-c.Known, c.NRanks, c.Communicator))
+	}
+	more.judge()
+	return &more
+}
