@@ -151,7 +151,7 @@ func TestOmitted(t *testing.T) {
 			now.Add(-time.Hour), eventStep, float64(now.Add(-time.Hour).Unix())))
 	}
 	r := reported(t, &State{Alerts: []Alert{}}, f, map[string]model.Vector{"members": members, "events": events}, now)
-	if r.OmittedMembers != 3 || r.OmittedEvents != 2 || !strings.HasSuffix(r.Summary, "everything of 3 more members, launches of collectives of 5000 members, verdicts of the sensors (not asked).") {
+	if r.OmittedMembers != 3 || r.OmittedEvents != 2 || !strings.HasSuffix(r.Summary, "everything of 3 more members, launches of collectives of 5000 members, verdicts of the sensors and lateness over nodes (not asked).") {
 		t.Errorf("%d members and %d events more: %q", r.OmittedMembers, r.OmittedEvents, r.Summary)
 	}
 	var alerts []Alert

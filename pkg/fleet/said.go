@@ -16,7 +16,7 @@ type Said struct {
 	// Late are the ranks that launch after other nodes' ranks, by more than the clocks of the nodes may differ.
 	Late      []Late
 	Unclocked int // nodes whose launches are not compared: the error of the clock is not known
-	// Incomplete are communicators of which not all ranks are known.
+	// Incomplete are communicators with ranks that no sensor knows.
 	Incomplete []Incomplete
 }
 
@@ -51,7 +51,7 @@ func (l *Late) String() string {
 		l.Rank, l.Workload, l.Node, of(l.Seconds), l.Communicator, of(l.ErrorSeconds))
 }
 
-// Incomplete is a communicator of which only some ranks are known.
+// Incomplete is a communicator with ranks that no sensor knows.
 type Incomplete struct {
 	Communicator string
 	Known        int
@@ -59,7 +59,7 @@ type Incomplete struct {
 }
 
 // notAsked is unknown without WithSaid.
-const notAsked = "verdicts of the sensors (not asked)"
+const notAsked = "verdicts of the sensors and lateness over nodes (not asked)"
 
 // WithSaid returns the report with what sensors say.
 func (r *JobReport) WithSaid(s *Said) *JobReport {

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// maxSaid bounds the ranks and the communicators of which something is said.
+	// maxSaid bounds the named ranks and communicators.
 	maxSaid = 20
 	// leastLate and leastTimes are how late a rank has to be, and in how many launches that were compared.
 	leastLate  = time.Millisecond
