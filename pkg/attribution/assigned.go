@@ -18,9 +18,9 @@ type hcas struct {
 	sameName                        map[string]bool // names that several HCAs have
 }
 
-func newHCAs(list []model.HCA) hcas {
+func newHCAs(list []model.HCA, functions map[string]*model.HCA) hcas {
 	h := hcas{
-		byPCI:  model.ByFunction(list),
+		byPCI:  functions,
 		byName: indexBy(list, func(h *model.HCA) string { return h.Name }),
 		byChar: indexBy(list, func(h *model.HCA) string { return h.CharDevice }), byNetdev: map[string]*model.HCA{},
 		sameName: map[string]bool{},

@@ -151,7 +151,7 @@ const unattributed = 0
 // their coverage.
 func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic func(*Attribution)) Attribution {
 	a := Attribution{ids: []identity.OwnerID{identity.Unattributed}, index: map[identity.OwnerID]int{}}
-	o := &users{owners, &a, c.IdleToNobody}
+	o := &users{owners, &a, model.ByFunction(s.HCAs), c.IdleToNobody}
 	objects := o.objects(s)
 	a.Registered = o.registered(s)
 	a.RDMACgroups = o.rdmaCgroups(s)
@@ -161,8 +161,9 @@ func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic f
 	a.GPUs, a.GPUFigures = o.gpus(s)
 	a.Energy = o.energy(s, &c.energy)
 	a.CPUEnergy = o.cpuEnergy(s, &c.cpuEnergy)
+	use := a.Use
 	for _, t := range c.all {
-		t.share(&a.CounterShares, owners, a.Use)
+		t.share(&a.CounterShares, owners, use)
 	}
 	a.Objects, a.Devices = objects.settle(s, a.Created)
 	a.FaultTotals, a.FaultShares, a.FaultHistory = o.faults(s, &c.faults)
@@ -186,6 +187,7 @@ func Attribute(s *model.Snapshot, owners *identity.Table, c *Counters, traffic f
 type users struct {
 	*identity.Table
 	a            *Attribution
+	functions    map[string]*model.HCA // HCAs by the PCI address of their function
 	idleToNobody bool
 }
 

@@ -70,7 +70,7 @@ func (o *users) assigned(s *model.Snapshot) []DeviceShare {
 		return nil
 	}
 	e := evidence{
-		s: s, o: o, hcas: newHCAs(s.HCAs), gpus: newGPUs(s.GPUs), live: newLiveContainers(s.Containers),
+		s: s, o: o, hcas: newHCAs(s.HCAs, o.functions), gpus: newGPUs(s.GPUs), live: newLiveContainers(s.Containers),
 		rows: []DeviceShare{}, index: map[assignedKey]int{}, ofPod: map[podDevice]int{},
 	}
 	e.from = EvidenceKubelet

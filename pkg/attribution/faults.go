@@ -62,7 +62,7 @@ func (o *users) faults(s *model.Snapshot, l *faultLedger) ([]FaultTotal, []Fault
 	if s.FaultTotals == nil {
 		return nil, nil, nil
 	}
-	l.name(s)
+	l.name(s, o.functions)
 	owned := l.shares.attributed()
 	totals := make([]FaultTotal, len(s.FaultTotals))
 	var shares []FaultShare
@@ -107,7 +107,7 @@ func (o *users) faultHistory(s *model.Snapshot, l *faultLedger) []FaultRecord {
 	return history
 }
 
-func (l *faultLedger) name(s *model.Snapshot) {
+func (l *faultLedger) name(s *model.Snapshot, functions map[string]*model.HCA) {
 	if l.devices == nil {
 		l.devices = map[string]namedDevice{}
 	}
@@ -134,9 +134,8 @@ func (l *faultLedger) name(s *model.Snapshot) {
 			set(strings.ToLower(g.PCIAddress), func(d *FaultDevice) { d.GPU, d.UUID = g.ID, g.UUID })
 		}
 	}
-	own := model.ByFunction(s.HCAs)
 	for i := range s.HCAs { // in their order: there may be no room for all
-		if h := &s.HCAs[i]; own[strings.ToLower(h.PCIAddress)] == h {
+		if h := &s.HCAs[i]; functions[strings.ToLower(h.PCIAddress)] == h {
 			set(strings.ToLower(h.PCIAddress), func(d *FaultDevice) { d.HCA = h.Name })
 		}
 	}

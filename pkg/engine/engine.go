@@ -126,6 +126,7 @@ func (e *Engine) Add(reg Registration) {
 	}
 	e.readers = append(e.readers, &sourceReader{
 		Registration: reg,
+		read:         method{"Read", reg.Source.Read},
 		base:         e.base,
 		panics:       &e.panics,
 		log:          e.log.With(zap.String("source", reg.Source.Name())),

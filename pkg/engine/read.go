@@ -25,6 +25,7 @@ var ErrStuck = errors.New("stuck")
 // becomes an error.
 type sourceReader struct {
 	Registration
+	read   method          // of Source
 	base   context.Context // until the engine is closed
 	log    *zap.Logger
 	panics *atomic.Uint64 // the engine's
@@ -58,8 +59,6 @@ type method struct {
 	name string
 	call func(context.Context) (model.Snapshot, error)
 }
-
-func (r *sourceReader) reading() method { return method{"Read", r.Source.Read} }
 
 func (r *sourceReader) resolving(ids []model.CgroupID) method {
 	return method{"Resolve", func(ctx context.Context) (model.Snapshot, error) { return r.Source.(Resolver).Resolve(ctx, ids) }}
@@ -138,7 +137,7 @@ func (r *sourceReader) background(ready chan<- struct{}) {
 	timer := time.NewTimer(r.pause())
 	defer timer.Stop()
 	for first := true; ; first = false {
-		got := r.do(r.reading())
+		got := r.do(r.read)
 		r.mu.Lock()
 		r.latest = got
 		r.mu.Unlock()
@@ -179,7 +178,7 @@ func (r *sourceReader) broken() (err error) {
 	first, _ := safely.Panicked(r.Source.Name())
 	if first != nil {
 		err = fmt.Errorf("a goroutine of the source ended: %w", first)
-	} else if !errors.As(r.Err, &first) {
+	} else if first, _ = errors.AsType[*safely.PanicError](r.Err); first == nil {
 		return nil
 	}
 	if !r.logged {

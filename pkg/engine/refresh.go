@@ -119,7 +119,7 @@ func (e *Engine) readAll() []reading {
 		case r.Interval > 0:
 			readings[i] = r.last()
 		default:
-			calls[i] = r.reading()
+			calls[i] = r.read
 		}
 	}
 	e.callAll(calls, readings)

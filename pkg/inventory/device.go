@@ -92,6 +92,7 @@ func numbers(links []int) string {
 	return strings.Join(texts, ", ")
 }
 
+// listed is what a refresh lists. An Inventory uses its maps and lists again.
 type listed struct {
 	devices []device
 	// complete are the sources that list all their devices: sources that work, and sources that find no device.
@@ -105,14 +106,44 @@ type listed struct {
 	// ports are the ports for modules, by slot.
 	ports map[string]*model.Link
 	facts *model.Snapshot
+
+	guids      map[string]int    // HCAs of each GUID
+	hcas       map[string]string // IDs of HCAs for modules, by name
+	interfaces map[string]bool   // interfaces with a port for modules
+	legs       map[model.PortID]int
+	here       map[key]bool
+	places     map[key]*device // by slot
 }
 
-// listedDevices returns the devices that sources list: whole GPUs, HCAs of functions, and their modules. Parts of GPUs,
-// VFs and subfunctions come and go by configuration.
-func listedDevices(facts *model.Snapshot, states []model.SourceState) listed {
-	l := listed{
-		complete: map[string]bool{}, absent: map[string]bool{}, unread: map[[2]string]bool{}, ports: map[string]*model.Link{}, facts: facts,
+func newListed() listed {
+	return listed{
+		complete: map[string]bool{}, absent: map[string]bool{}, unread: map[[2]string]bool{}, ports: map[string]*model.Link{},
+		guids: map[string]int{}, hcas: map[string]string{}, interfaces: map[string]bool{}, legs: map[model.PortID]int{},
+		here: map[key]bool{}, places: map[key]*device{},
 	}
+}
+
+// clear forgets the refresh.
+func (l *listed) clear() {
+	clear(l.devices)
+	clear(l.undriven)
+	l.devices, l.undriven, l.facts = l.devices[:0], l.undriven[:0], nil
+	clear(l.complete)
+	clear(l.absent)
+	clear(l.unread)
+	clear(l.ports)
+	clear(l.guids)
+	clear(l.hcas)
+	clear(l.interfaces)
+	clear(l.legs)
+	clear(l.here)
+	clear(l.places)
+}
+
+// fill adds the devices that sources list: whole GPUs, HCAs of functions, and their modules. Parts of GPUs, VFs and
+// subfunctions come and go by configuration.
+func (l *listed) fill(facts *model.Snapshot, states []model.SourceState) {
+	l.facts = facts
 	for _, s := range states {
 		l.absent[s.Source] = s.State == model.StateAbsent
 		l.complete[s.Source] = s.State == model.StateOK || s.State == model.StateAbsent
@@ -122,10 +153,9 @@ func listedDevices(facts *model.Snapshot, states []model.SourceState) listed {
 			l.unread[[2]string{d.Source, d.Device}] = true
 		}
 	}
-	guids := map[string]int{}
 	for n := range facts.HCAs {
 		if h := &facts.HCAs[n]; countsHCA(h) {
-			guids[h.NodeGUID]++
+			l.guids[h.NodeGUID]++
 		}
 	}
 	for n := range facts.HCAs {
@@ -135,7 +165,7 @@ func listedDevices(facts *model.Snapshot, states []model.SourceState) listed {
 		}
 		slot := cmp.Or(h.PCIAddress, h.Name)
 		id := cmp.Or(h.NodeGUID, slot)
-		if guids[id] > 1 { // Soft-RoCE on a bond and on its legs, or beside an HCA
+		if l.guids[id] > 1 { // Soft-RoCE on a bond and on its legs, or beside an HCA
 			id += " " + h.Name
 		}
 		l.devices = append(l.devices, device{Kind: model.KindHCA, Source: "rdma", ID: id, Slot: slot, Name: h.Name})
@@ -152,7 +182,6 @@ func listedDevices(facts *model.Snapshot, states []model.SourceState) listed {
 	l.findModules()
 	l.findNameless()
 	l.findUndriven()
-	return l
 }
 
 func countsHCA(h *model.HCA) bool { return !h.VF && !h.Subfunction }

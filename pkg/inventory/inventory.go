@@ -65,6 +65,7 @@ type Inventory struct {
 
 	mu      sync.Mutex
 	devices map[key]*device
+	listed  listed    // empty between comparisons
 	started time.Time // the first comparison
 	saved   time.Time // when the file was last handed to the writer
 	changed bool      // changed since saved
@@ -76,7 +77,7 @@ func New(o Options) *Inventory {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
 	}
-	i := &Inventory{o: o, devices: map[key]*device{}, owner: owner{
+	i := &Inventory{o: o, devices: map[key]*device{}, listed: newListed(), owner: owner{
 		Machine: line(filepath.Join(o.Host, "etc/machine-id")), Sysfs: o.Sysfs,
 		boot: line(filepath.Join(o.Procfs, "sys/kernel/random/boot_id")),
 	}}
@@ -111,14 +112,15 @@ func (i *Inventory) Compare(now time.Time, facts *model.Snapshot, states []model
 	if i.started.IsZero() {
 		i.started = now
 	}
-	listed := listedDevices(facts, states)
-	for _, d := range listed.devices {
+	defer i.listed.clear() // also after a panic
+	i.listed.fill(facts, states)
+	for _, d := range i.listed.devices {
 		i.remember(d, now)
 	}
-	i.judgeMissing(listed, now)
+	i.judgeMissing(i.listed, now)
 	i.judgeLinks(facts)
-	i.forget(listed, now)
-	facts.Missing = i.missing(listed)
+	i.forget(i.listed, now)
+	facts.Missing = i.missing(i.listed)
 	if i.due(now) {
 		i.save(now)
 	}

@@ -19,20 +19,19 @@ import (
 // older device has the place, it only moved: the kernel numbers buses in the order in which it finds them, so all
 // devices behind a missing device may move.
 func (i *Inventory) judgeMissing(l listed, now time.Time) {
-	here, places := map[key]bool{}, map[key]*device{}
 	for n := range l.devices {
 		d := &l.devices[n]
-		here[d.key()], places[key{d.Kind, d.Slot}] = true, d
+		l.here[d.key()], l.places[key{d.Kind, d.Slot}] = true, d
 	}
 	for _, d := range i.sorted() {
-		if here[d.key()] || !l.complete[d.Source] || d.unwatched(i.o.Unwatched) {
+		if l.here[d.key()] || !l.complete[d.Source] || d.unwatched(i.o.Unwatched) {
 			continue
 		}
 		if d.Kind == model.KindModule {
 			i.judgeModule(d, l, now)
 			continue
 		}
-		other := places[key{d.Kind, d.Slot}]
+		other := l.places[key{d.Kind, d.Slot}]
 		switch {
 		case other != nil && !other.anonymous() && i.isNewer(other, d):
 			i.replaced(d, other)

@@ -18,26 +18,23 @@ const maxModules = 256
 // one port, whatever its HCAs: Soft-RoCE adds an HCA to an interface that has an HCA, and VFs share their PF's
 // interface.
 func (l *listed) findModules() {
-	hcas := map[string]string{} // IDs by name
 	for n := range l.devices {
 		if d := &l.devices[n]; d.Kind == model.KindHCA && model.IsPCIAddress(d.Slot) {
-			hcas[d.Name] = d.ID
+			l.hcas[d.Name] = d.ID
 		}
 	}
-	legs := map[model.PortID]int{} // legs of a bond with one HCA
 	for n := range l.facts.Links {
-		legs[model.PortID{Device: l.facts.Links[n].Device, Port: l.facts.Links[n].Port}]++
+		l.legs[model.PortID{Device: l.facts.Links[n].Device, Port: l.facts.Links[n].Port}]++
 	}
-	interfaces := map[string]bool{}
 	for n := range l.facts.Links {
 		f := &l.facts.Links[n]
-		hca := hcas[f.Device]
-		if hca == "" || interfaces[f.Netdev] {
+		hca := l.hcas[f.Device]
+		if hca == "" || l.interfaces[f.Netdev] {
 			continue
 		}
-		interfaces[f.Netdev] = true
+		l.interfaces[f.Netdev] = true
 		slot := hca + "/" + strconv.Itoa(f.Port)
-		if legs[model.PortID{Device: f.Device, Port: f.Port}] > 1 {
+		if l.legs[model.PortID{Device: f.Device, Port: f.Port}] > 1 { // legs of a bond with one HCA
 			slot += "/" + f.Netdev
 		}
 		l.ports[slot] = f

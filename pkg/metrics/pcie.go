@@ -46,8 +46,8 @@ func pcieMetrics() []metric {
 			name: "rdma_device_pcie_aer_errors_by_type_total", typ: counter, labels: []string{"device", "end", "severity", "type"},
 			help: "PCIe errors by type and by the end that detected them.",
 			emit: each(hcaFunctionsOf, func(_ *view, b *exposition.Builder, f *hcaFunction) {
-				eachErrorType(f.PCIFunction, func(value float64, labels ...string) {
-					b.Value(value, append([]string{f.device}, labels...)...)
+				eachErrorType(f.PCIFunction, func(value float64, end, severity, name string) {
+					b.Value(value, f.device, end, severity, name)
 				})
 			}),
 		},
@@ -65,7 +65,7 @@ func pcieMetrics() []metric {
 			name: "gpu_pcie_aer_errors_by_type_total", typ: counter, gpu: true, labels: []string{"end", "severity", "type"},
 			help: "PCIe errors by type and by the end that detected them.",
 			emit: eachGPUFunction(func(b *exposition.Builder, g *gpuView, f *model.PCIFunction) {
-				eachErrorType(f, func(value float64, labels ...string) { b.Share(value, g.labels, labels...) })
+				eachErrorType(f, func(value float64, end, severity, name string) { b.Share(value, g.labels, end, severity, name) })
 			}),
 		},
 	}
@@ -84,7 +84,7 @@ func slotPower(f *model.PCIFunction) model.Optional { return f.Upstream.SlotPowe
 func positive(value float64) model.Optional { return model.Optional{Value: value, Known: value > 0} }
 
 // eachErrorType calls add with each type of error that an end of the link detected.
-func eachErrorType(f *model.PCIFunction, add func(value float64, labels ...string)) {
+func eachErrorType(f *model.PCIFunction, add func(value float64, end, severity, name string)) {
 	for _, end := range []struct {
 		name string
 		aer  []model.AERErrors

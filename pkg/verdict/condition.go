@@ -407,3 +407,12 @@ var Conditions = []*Condition{
 
 	nothingWrong,
 }
+
+// addresses are the addresses of the runbooks: each refresh has verdicts with the same ones.
+var addresses = func() map[*Condition]string {
+	all := make(map[*Condition]string, len(Conditions))
+	for _, c := range Conditions {
+		all[c] = c.Runbook()
+	}
+	return all
+}()

@@ -14,8 +14,8 @@ import (
 
 // useKey is a device that is allocated to a workload.
 type useKey struct {
-	owner  ownerKey
-	device string
+	owner        ownerKey
+	device, uuid string // of an HCA, of a GPU
 }
 
 // use is when a workload last used a device that is allocated to it.
@@ -63,7 +63,7 @@ func (r *idleRules) judge() {
 func (r *idleRules) judgeUse(
 	c *Condition, s Subject, o *identity.Owner, used bool, created uint64, assigned *attribution.DeviceShare, unused func() string,
 ) {
-	key := useKey{ownerKey{o.Workload, o.ContainerID}, s.Device + s.UUID}
+	key := useKey{ownerKey{o.Workload, o.ContainerID}, s.Device, s.UUID}
 	u := r.uses[key]
 	if u == nil || u.round != r.number { // once per refresh: several sources may allocate the device
 		if !r.room.take(o) {

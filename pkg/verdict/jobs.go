@@ -82,9 +82,6 @@ func newJobRules(r *round, j *Judge) *jobRules {
 }
 
 func (r *jobRules) judge() {
-	if r.Shares.Communicators == nil {
-		return
-	}
 	teams := r.follow()
 	for _, t := range teams {
 		r.findWaiting(t)

@@ -52,13 +52,13 @@ type Judge struct {
 	growth growth
 	ports  map[portKey]*portState
 	legs   map[legKey]*legState
-	// management are HCAs that are for management.
-	management map[string]bool
-	uses       map[useKey]*use
-	jobs       map[string]*job
-	worked     map[workedKey]time.Time // when a source or hook last worked
-	since      map[foundKey]first
-	quiet      time.Time // since when nothing is wrong; zero: something is wrong
+	roles  *hcaRoles
+	uses   map[useKey]*use
+	jobs   map[string]*job
+	worked map[workedKey]time.Time // when a source or hook last worked
+	since  map[foundKey]first
+	quiet  time.Time // since when nothing is wrong; zero: something is wrong
+	found  []finding // reused buffer
 }
 
 // foundKey is a condition of a subject.
@@ -91,30 +91,30 @@ type round struct {
 // Update judges a refresh. Its time must not be before the time of the previous refresh.
 func (j *Judge) Update(in Input) Result {
 	if j.since == nil {
-		j.jobs = map[string]*job{}
+		j.roles, j.jobs = newRoles(), map[string]*job{}
 		j.ports, j.legs, j.uses = map[portKey]*portState{}, map[legKey]*legState{}, map[useKey]*use{}
 		j.worked, j.since = map[workedKey]time.Time{}, map[foundKey]first{}
 	}
 	j.growth.begin(in.At)
-	r := &round{Input: in, growth: &j.growth}
-	roles, functions := newRoles(&in, j.management), functionsOf(in.Facts.PCI)
-	j.management = roles.management
-	for _, rules := range []interface{ judge() }{
-		missingRules{r},
-		&portRules{round: r, hcaRoles: roles, ports: j.ports, legs: j.legs},
-		gpuRules{r},
-		lingerRules{r, roles},
-		pcieRules{r, roles, functions},
-		lineRateRules{r, roles, functions, model.BondRates(in.Facts.Links)}, // after the rules that find the causes
-		workloadRules{r},
-		newJobRules(r, j), // after the rules that find the faults of devices
-		newIdleRules(r, j.uses),
-		sensorRules{r, j.worked},
-	} {
-		rules.judge()
+	j.roles.update(&in)
+	r, functions := &round{Input: in, growth: &j.growth, found: j.found}, functionsOf(in.Facts.PCI)
+	missingRules{r}.judge()
+	(&portRules{round: r, hcaRoles: j.roles, ports: j.ports, legs: j.legs}).judge()
+	gpuRules{r}.judge()
+	lingerRules{r, j.roles}.judge()
+	pcieRules{r, j.roles, functions}.judge()
+	lineRateRules{r, j.roles, functions, model.BondRates(in.Facts.Links)}.judge() // after the rules that find the causes
+	workloadRules{r}.judge()
+	if in.Shares.Communicators != nil {
+		newJobRules(r, j).judge() // after the rules that find the faults of devices
 	}
+	newIdleRules(r, j.uses).judge()
+	sensorRules{r, j.worked}.judge()
 	j.growth.end()
-	return j.result(r)
+	out := j.result(r)
+	clear(r.found)
+	j.found = r.found[:0]
+	return out
 }
 
 // find adds a condition of a subject.
@@ -156,7 +156,7 @@ func (j *Judge) result(r *round) Result {
 	slices.SortFunc(r.found, worstFirst)
 	workloads := room{perOwner: maxPerOwner, perNamespace: maxPerNamespace, all: maxWorkloads}
 	devices := room{all: maxDevices}
-	out := Result{Verdicts: []Verdict{}, Judged: r.judged()}
+	out := Result{Verdicts: make([]Verdict, 0, min(len(r.found), maxWorkloads+maxDevices)), Judged: r.judged()}
 	for i := range r.found {
 		f := &r.found[i]
 		if f.subject.Kind == OfWorkload && !workloads.take(&f.subject.Owner) || f.subject.Kind != OfWorkload && !devices.take(nil) {
@@ -226,7 +226,7 @@ func (f *finding) verdict() Verdict {
 	c := f.condition
 	return Verdict{
 		Name: c.Name, Severity: c.Severity, Subject: f.subject, Summary: c.Summary, Evidence: f.evidence,
-		Since: f.since, Runbook: c.Runbook(),
+		Since: f.since, Runbook: addresses[c],
 	}
 }
 

@@ -52,6 +52,7 @@ type lineRateRules struct {
 
 func (r lineRateRules) judge() {
 	far := r.farHCAs()
+	var buffer []lineRateCause
 	for i := range r.Facts.HCAs {
 		h := &r.Facts.HCAs[i]
 		if h.Parent != "" || r.management[h.Name] || r.sharesLink(h) {
@@ -59,40 +60,39 @@ func (r lineRateRules) judge() {
 		}
 		for k := range h.Ports {
 			p := &h.Ports[k]
-			s, links := Subject{Kind: OfPort, Device: h.Name, Port: p.Number}, r.links[portKey{h.Name, p.Number}]
-			causes, recent := r.measuredCauses(s, links), r.recent(s, p, links)
+			s, links := Subject{Kind: OfPort, Device: h.Name, Port: p.Number}, r.links.of(portKey{h.Name, p.Number})
+			causes, recent := r.measuredCauses(buffer[:0], s, links), r.recent(s, p, links)
 			measured := len(causes) > 0
 			if p.State != stateActive {
 				continue
 			}
-			causes = append(append(causes, r.pcieLink(h, measured)...), r.foundCauses(s)...)
+			causes = r.foundCauses(append(causes, r.pcieLink(h, measured)...), s)
 			if text := far[h.Name]; text != "" {
 				causes = append(causes, measuredCause(causePlacement, text))
 			}
-			if measured || distinct(causes) > 1 { // a single other cause has its own verdict
+			if measured || several(causes) { // a single other cause has its own verdict
 				r.findLineRate(s, causes, recent)
 			}
+			buffer = causes
 		}
 	}
-	for _, l := range r.links[portKey{}] { // physical functions without an HCA
+	for _, l := range r.links.of(portKey{}) { // physical functions without an HCA
 		s := Subject{Kind: OfPort, Device: l.Netdev}
-		if causes := r.measuredCauses(s, []*model.Link{l}); len(causes) > 0 {
+		if causes := r.measuredCauses(nil, s, []*model.Link{l}); len(causes) > 0 {
 			r.findLineRate(s, causes, recentGrowth{})
 		}
 	}
 }
 
-func distinct(causes []lineRateCause) int {
-	names := map[string]bool{}
-	for _, c := range causes {
-		names[c.name] = true
-	}
-	return len(names)
+// several reports whether causes are not all the same.
+func several(causes []lineRateCause) bool {
+	return slices.ContainsFunc(causes, func(c lineRateCause) bool { return c.name != causes[0].name })
 }
 
 // findLineRate adds the verdict of a port with its causes, the most likely first. Conditions with a longer window that
 // did not grow in the window of belowLineRate come last.
 func (r lineRateRules) findLineRate(s Subject, causes []lineRateCause, recent recentGrowth) {
+	causes = slices.Clone(causes)
 	place := func(c lineRateCause) int {
 		at := slices.Index(lineRateOrder, c.name)
 		if recent.stale(c.name) {
@@ -147,8 +147,8 @@ func (r lineRateRules) recent(s Subject, p *model.Port, links []*model.Link) (g 
 	return g
 }
 
-// measuredCauses returns the causes that the interfaces of a port measure: lost time, and packets.
-func (r lineRateRules) measuredCauses(s Subject, links []*model.Link) (causes []lineRateCause) {
+// measuredCauses appends the causes that the interfaces of a port measure: lost time, and packets.
+func (r lineRateRules) measuredCauses(causes []lineRateCause, s Subject, links []*model.Link) []lineRateCause {
 	add := func(l *model.Link, name, evidence string) {
 		causes = append(causes, measuredCause(name, strings.Join(legEvidence(l, links, evidence), ", ")))
 	}
@@ -231,8 +231,8 @@ func (r lineRateRules) discarded(key counterKey, discards []model.LinkDiscards) 
 	return perSecondOfAll, strings.Join(where, ", ")
 }
 
-// foundCauses returns the conditions of a port that keep it from its line rate.
-func (r lineRateRules) foundCauses(s Subject) (causes []lineRateCause) {
+// foundCauses appends the conditions of a port that keep it from its line rate.
+func (r lineRateRules) foundCauses(causes []lineRateCause, s Subject) []lineRateCause {
 	for i := range r.found {
 		f := &r.found[i]
 		ofPort := f.subject.Kind == OfPort && f.subject.Port == s.Port || f.subject.Kind == OfHCA
@@ -295,11 +295,11 @@ var perhapsNear = []placement.Relation{placement.PIX, placement.PXB, placement.U
 // farHCAs returns the HCAs of workloads that are placed badly, with the problem, if the HCA is known to share no switch
 // with a GPU of the workload.
 func (r lineRateRules) farHCAs() map[string]string {
-	far := map[string]string{}
 	workloads := r.Placement.Workloads()
 	if len(workloads) == 0 {
-		return far
+		return nil
 	}
+	far := map[string]string{}
 	devices := r.Placement.Placement().Devices
 	for i := range workloads {
 		w := &workloads[i]

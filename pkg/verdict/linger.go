@@ -55,17 +55,17 @@ func (l *Linger) Update(now time.Time, facts *model.Snapshot) {
 		resets[facts.GPUs[i].UUID] = facts.GPUs[i].Reset
 	}
 	facts.Lingering = nil
-	for i := range IntermediateStates {
-		row := &IntermediateStates[i]
-		if row.present == nil {
-			continue
+	var row *IntermediateState
+	follow := func(k lingerKey, value string) {
+		k.state = row.Name
+		if s := l.next(k, value, resets[k.uuid], now); s != nil {
+			l.judge(row, k, s, now, facts)
 		}
-		row.present(facts, func(k lingerKey, value string) {
-			k.state = row.Name
-			if s := l.next(k, value, resets[k.uuid], now); s != nil {
-				l.judge(row, k, s, now, facts)
-			}
-		})
+	}
+	for i := range IntermediateStates {
+		if row = &IntermediateStates[i]; row.present != nil {
+			row.present(facts, follow)
+		}
 	}
 	for k, s := range l.stays {
 		if now.Sub(s.seen) > unseen {
@@ -175,7 +175,7 @@ func (r lingerRules) judge() {
 func (r lingerRules) judgeTraining(c *Condition, l *model.Lingering) {
 	port := Subject{Kind: OfPort, Device: l.Device, Port: l.Port}
 	s := port
-	if all := r.links[portKey{l.Device, l.Port}]; l.Device == "" {
+	if all := r.links.of(portKey{l.Device, l.Port}); l.Device == "" {
 		s = Subject{Kind: OfPort, Device: l.Netdev}
 	} else if len(all) > 1 {
 		s.Detail = l.Netdev

@@ -39,7 +39,7 @@ func (r pcieRules) judge() {
 		}
 		s := Subject{Kind: OfHCA, Device: h.Name}
 		if speed, width, degraded := possible(f); degraded {
-			r.find(pcieDegraded, s, time.Time{}, pcieText(f.Link.Speed, f.Link.Width), pcieText(speed, width)+" is possible")
+			r.findLater(pcieDegraded, s, time.Time{}, pcieEvidence(f.Link, speed, width))
 		}
 		r.judgeAER(pcieErrors, s, h.Name, f)
 	}
@@ -68,6 +68,10 @@ func possible(f *model.PCIFunction) (speed float64, width int, degraded bool) {
 
 func below(is, possible float64) bool {
 	return is > 0 && possible > 0 && is/possible < pcieDegraded.limit(0)
+}
+
+func pcieEvidence(l model.PCILink, speed float64, width int) Evidence {
+	return func() []string { return []string{pcieText(l.Speed, l.Width), pcieText(speed, width) + " is possible"} }
 }
 
 func pcieText(speed float64, width int) string {

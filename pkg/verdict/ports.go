@@ -36,7 +36,8 @@ type portRules struct {
 	*hcaRoles
 	ports  map[portKey]*portState
 	legs   map[legKey]*legState
-	shared []model.SharedCounter // reused buffer
+	shared []model.SharedCounter // of the last port, in buffer
+	buffer [model.SharedCounters]model.SharedCounter
 }
 
 func (r *portRules) judge() {
@@ -49,13 +50,13 @@ func (r *portRules) judge() {
 		for k := range h.Ports {
 			p := &h.Ports[k]
 			s := Subject{Kind: OfPort, Device: h.Name, Port: p.Number}
-			own := r.links[portKey{h.Name, p.Number}]
+			own := r.links.of(portKey{h.Name, p.Number})
 			r.judgeLink(h, p, s, own)
 			if r.management[h.Name] {
 				continue
 			}
 			r.judgeLegs(s, p.State == stateActive, own)
-			r.shared = h.PortCounters(r.shared[:0], p)
+			r.shared = h.PortCounters(r.buffer[:0], p)
 			received = sharedOf(r.shared, model.ReceivePackets)
 			if !r.sharesLink(h) {
 				r.judgeErrors(p, s, own)
@@ -73,7 +74,7 @@ func (r *portRules) judge() {
 			r.judgeCongestion(congestionOf(h.DeviceCounters(), h.HWCounters), received, Subject{Kind: OfHCA, Device: h.Name})
 		}
 	}
-	r.judgeBare(r.links[portKey{}])
+	r.judgeBare(r.links.of(portKey{}))
 	maps.DeleteFunc(r.ports, func(_ portKey, s *portState) bool { return r.At.Sub(s.seen) > day })
 	maps.DeleteFunc(r.legs, func(_ legKey, s *legState) bool { return r.At.Sub(s.seen) > day })
 	r.judgeHCAFaults()
@@ -115,14 +116,18 @@ func (r *portRules) judgeLink(h *model.HCA, p *model.Port, s Subject, links []*m
 	if p.RateBits >= state.best || r.At.Sub(state.bestAt) > linkDegraded.Window {
 		state.best, state.bestAt = p.RateBits, r.At
 	}
-	expected := ""
 	if b, ok := boardOf(h, p); ok && p.RateBits/r.boards[b] < linkDegraded.limit(0) {
-		expected = "equal ports have " + gigabits(r.boards[b])
+		r.findLater(linkDegraded, s, time.Time{}, rateEvidence(p, "equal ports have ", r.boards[b], ""))
 	} else if p.RateBits/state.best < linkDegraded.limit(0) {
-		expected = fmt.Sprintf("it had %s within %s", gigabits(state.best), format.Span(linkDegraded.Window))
+		r.findLater(linkDegraded, s, time.Time{}, rateEvidence(p, "it had ", state.best, " within "+format.Span(linkDegraded.Window)))
 	}
-	if expected != "" {
-		r.find(linkDegraded, s, time.Time{}, fmt.Sprintf("%s (%dx %s)", gigabits(p.RateBits), p.Width, p.Speed), expected)
+}
+
+// rateEvidence compares the rate of a port with a higher rate.
+func rateEvidence(p *model.Port, before string, higher float64, after string) Evidence {
+	rate, width, speed := p.RateBits, p.Width, p.Speed
+	return func() []string {
+		return []string{fmt.Sprintf("%s (%dx %s)", gigabits(rate), width, speed), before + gigabits(higher) + after}
 	}
 }
 
@@ -186,19 +191,12 @@ func (r *portRules) judgeErrors(p *model.Port, s Subject, links []*model.Link) {
 	}
 	switch {
 	case float64(downed) > linkUnstable.limit(0) || float64(recovered) > linkUnstable.limit(1) || unstable(flaps, halfDay):
-		r.findLater(linkUnstable, s, time.Time{}, func() []string {
-			evidence := []string{grewIn("link_downed", downed, hour), grewIn("link_error_recovery", recovered, hour)}
-			return append(evidence, flapEvidence(flaps, halfDay)...)
-		})
+		r.findLater(linkUnstable, s, time.Time{}, unstableEvidence(downed, recovered, flaps, halfDay))
 	case legs: // it is the cause
 	case float64(symbols) > symbolErrors.limit(0):
 		r.findLater(symbolErrors, s, time.Time{}, func() []string { return []string{grewIn("symbol_error", symbols, hour)} })
 	case received > 0 && float64(broken)/float64(received) > packetErrors.limit(0):
-		r.findLater(packetErrors, s, time.Time{}, func() []string {
-			return []string{
-				format.Percent(float64(broken)/float64(received)) + " of the packets", grewIn(errors, broken, packetErrors.Window),
-			}
-		})
+		r.findLater(packetErrors, s, time.Time{}, brokenEvidence(errors, broken, received))
 	}
 	for _, c := range p.Counters {
 		if !c.Saturated() {
@@ -210,6 +208,20 @@ func (r *portRules) judgeErrors(p *model.Port, s Subject, links []*model.Link) {
 			evidence = append(evidence, blind.Name+" cannot be seen")
 		}
 		r.find(counterSaturated, s, time.Time{}, evidence...)
+	}
+}
+
+func unstableEvidence(downed, recovered, flaps, halfDay uint64) Evidence {
+	return func() []string {
+		evidence := []string{grewIn("link_downed", downed, hour), grewIn("link_error_recovery", recovered, hour)}
+		return append(evidence, flapEvidence(flaps, halfDay)...)
+	}
+}
+
+func brokenEvidence(errors string, broken, received uint64) Evidence {
+	return func() []string {
+		part := float64(broken) / float64(received)
+		return []string{format.Percent(part) + " of the packets", grewIn(errors, broken, packetErrors.Window)}
 	}
 }
 

@@ -3,8 +3,10 @@
 package verdict
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/accelscope/accelscope/pkg/model"
 )
@@ -15,22 +17,32 @@ type board struct{ hcaType, id, linkLayer string }
 // hcaRoles are the roles of the HCAs of a refresh.
 type hcaRoles struct {
 	hcas       []model.HCA
-	links      map[portKey][]*model.Link
+	links      portLinks
 	boards     map[board]float64 // highest rate of equal ports
 	management map[string]bool   // HCAs that are for management
 	used       map[string]bool   // HCAs on which workloads have queue pairs
 	heldHCAs   map[string]bool   // HCAs of workloads, used or not
 	read       map[string]bool   // HCAs that are read
 	downPorts  map[portKey]bool
+	before     map[string]bool // management in the previous refresh
 }
 
-// newRoles finds the roles of HCAs in a refresh. management are the management HCAs of the previous refresh, for ports
-// that are down.
-func newRoles(in *Input, management map[string]bool) *hcaRoles {
-	r := &hcaRoles{
-		hcas: in.Facts.HCAs, links: linksByPort(in.Facts.Links), boards: map[board]float64{}, management: map[string]bool{},
-		used: map[string]bool{}, read: map[string]bool{}, downPorts: map[portKey]bool{},
+func newRoles() *hcaRoles {
+	return &hcaRoles{
+		boards: map[board]float64{}, management: map[string]bool{}, used: map[string]bool{}, heldHCAs: map[string]bool{},
+		read: map[string]bool{}, downPorts: map[portKey]bool{}, before: map[string]bool{},
 	}
+}
+
+// update finds the roles of HCAs in a refresh, in the maps of the previous refresh.
+func (r *hcaRoles) update(in *Input) {
+	r.hcas, r.links = in.Facts.HCAs, byPort(r.links[:0], in.Facts.Links)
+	r.management, r.before = r.before, r.management
+	for _, names := range []map[string]bool{r.management, r.used, r.heldHCAs, r.read} {
+		clear(names)
+	}
+	clear(r.boards)
+	clear(r.downPorts)
 	for i := range in.Shares.Objects {
 		if s := &in.Shares.Objects[i]; s.Owner != 0 && s.Type == model.QP && s.Current > 0 {
 			r.used[s.Device] = true
@@ -41,7 +53,7 @@ func newRoles(in *Input, management map[string]bool) *hcaRoles {
 			r.used[d.Device] = true
 		}
 	}
-	r.heldHCAs = maps.Clone(r.used)
+	maps.Copy(r.heldHCAs, r.used)
 	for i := range in.Shares.Assigned {
 		if a := &in.Shares.Assigned[i]; a.HCA != nil && a.Allocated != "" && a.Owner != 0 {
 			r.heldHCAs[a.HCA.Name] = true
@@ -60,20 +72,32 @@ func newRoles(in *Input, management map[string]bool) *hcaRoles {
 			}
 		}
 	}
-	r.findManagement(management)
-	return r
+	r.findManagement()
 }
 
-// linksByPort returns the interfaces of each port. The zero key has the interfaces of physical functions without an
-// HCA.
-func linksByPort(all []model.Link) map[portKey][]*model.Link {
-	links := make(map[portKey][]*model.Link, len(all))
+// portLinks are interfaces, sorted by port.
+type portLinks []*model.Link
+
+func byPort(links portLinks, all []model.Link) portLinks {
 	for i := range all {
-		l := &all[i]
-		key := portKey{l.Device, l.Port}
-		links[key] = append(links[key], l)
+		links = append(links, &all[i])
 	}
+	slices.SortStableFunc(links, func(a, b *model.Link) int { return comparePort(a, portKey{b.Device, b.Port}) })
 	return links
+}
+
+func comparePort(l *model.Link, k portKey) int {
+	return cmp.Or(strings.Compare(l.Device, k.device), cmp.Compare(l.Port, k.port))
+}
+
+// of returns the interfaces of a port. The zero key has the interfaces of physical functions without an HCA.
+func (p portLinks) of(k portKey) []*model.Link {
+	first, _ := slices.BinarySearchFunc(p, k, comparePort)
+	end := first
+	for end < len(p) && comparePort(p[end], k) == 0 {
+		end++
+	}
+	return p[first:end]
 }
 
 // boardOf returns the group of ports that should have the same rate as p. VFs have the rate of a policy.
@@ -87,7 +111,7 @@ const managementPart = 4
 
 // findManagement finds the management NICs: their ports are slow, no workload has a queue pair on them, and storage in
 // the kernel does not use them. If all ports of a NIC are down, its role stays the same.
-func (r *hcaRoles) findManagement(before map[string]bool) {
+func (r *hcaRoles) findManagement() {
 	fastest := 0.0
 	for _, rate := range r.boards {
 		fastest = max(fastest, rate)
@@ -100,11 +124,11 @@ func (r *hcaRoles) findManagement(before map[string]bool) {
 				rate, active = max(rate, r.boards[b]), true
 			}
 		}
-		if !active && before[h.Name] || active && rate < fastest/managementPart && !r.used[h.Name] {
+		if !active && r.before[h.Name] || active && rate < fastest/managementPart && !r.used[h.Name] {
 			r.management[h.Name] = true
 		}
 	}
-	for name := range before { // the role of a missing HCA stays the same
+	for name := range r.before { // the role of a missing HCA stays the same
 		if !slices.ContainsFunc(r.hcas, func(h model.HCA) bool { return h.Name == name }) && len(r.management) < maxPorts {
 			r.management[name] = true
 		}

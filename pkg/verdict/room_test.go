@@ -43,20 +43,19 @@ func TestRoom(t *testing.T) {
 
 // TestRemembered: what is remembered of ports, interfaces, HCAs, states and sources over refreshes has a limit.
 func TestRemembered(t *testing.T) {
-	n, j := newNode(), &Judge{}
-	before := map[string]bool{}
+	n, j, roles := newNode(), &Judge{}, newRoles()
 	lasting := Linger{stays: map[lingerKey]*stay{}}
 	working := sensorRules{&round{Input: Input{At: start}}, map[workedKey]time.Time{}}
 	for i := range max(maxPorts, maxLingering, maxWorked) + 1 {
 		name := fmt.Sprint(i)
-		before[name] = true
+		roles.management[name] = true
 		n.facts.HCAs[1].Ports = append(n.facts.HCAs[1].Ports, model.Port{Number: 2 + i})
 		n.facts.Links = append(n.facts.Links, model.Link{Device: "mlx5_1", Port: 2 + i, Netdev: name, Carrier: &model.Carrier{}})
 		lasting.next(lingerKey{device: name}, "training", time.Time{}, start)
 		working.lastWorked(workedKey{source: name}, true)
 	}
 	n.judge(j, start)
-	roles := newRoles(&Input{Facts: &model.Snapshot{}, Shares: &attribution.Attribution{}}, before)
+	roles.update(&Input{Facts: &model.Snapshot{}, Shares: &attribution.Attribution{}})
 	if len(j.ports) != maxPorts || len(j.legs) != maxPorts || len(roles.management) != maxPorts {
 		t.Errorf("%d ports, %d interfaces, %d HCAs for management", len(j.ports), len(j.legs), len(roles.management))
 	}

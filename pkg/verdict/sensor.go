@@ -69,15 +69,14 @@ func (r sensorRules) lastWorked(key workedKey, works bool) (time.Time, bool) {
 func (r sensorRules) judgeSource(s *model.SourceState) {
 	worked, known := r.lastWorked(workedKey{source: s.Source}, s.State == model.StateOK)
 	subject := Subject{Kind: OfSource, Source: s.Source}
-	evidence := []string{string(s.State), s.Reason}
 	switch s.State {
 	case model.StateStuck:
-		r.find(sourceStuck, subject, time.Time{}, evidence...)
+		r.find(sourceStuck, subject, time.Time{}, string(s.State), s.Reason)
 	case model.StateFailed:
-		r.find(sourceLost, subject, time.Time{}, evidence...)
+		r.find(sourceLost, subject, time.Time{}, string(s.State), s.Reason)
 	case model.StateAbsent, model.StateUnsupported:
 		if known && r.At.Sub(worked).Seconds() < sourceLost.limit(0) {
-			r.find(sourceLost, subject, time.Time{}, evidence...)
+			r.find(sourceLost, subject, time.Time{}, string(s.State), s.Reason)
 		}
 	}
 }
