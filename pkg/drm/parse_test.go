@@ -39,10 +39,10 @@ func TestParse(t *testing.T) {
 			ok: true,
 		},
 		"xe, which reports cycles": {
-			text: "drm-driver:\txe\ndrm-client-id:\t9\ndrm-pdev:\t0000:03:00.0\ndrm-resident-vram0:\t512 KiB\ndrm-cycles-rcs:\t28257900\n" +
+			text: "drm-driver:\txe\ndrm-client-id:\t9\ndrm-pdev:\t0000:03:00.0\ndrm-resident-vram0:\t83886080 KiB\ndrm-cycles-rcs:\t28257900\n" +
 				"drm-total-cycles-rcs:\t7655183225\n",
 			want: Client{
-				Driver: "xe", PCIAddress: "0000:03:00.0", ID: 9, Memory: map[string]uint64{"vram0": 512 << 10},
+				Driver: "xe", PCIAddress: "0000:03:00.0", ID: 9, Memory: map[string]uint64{"vram0": 80 << 30},
 				Engines: map[string]Engine{"rcs": {Cycles: 28257900, Clock: 7655183225}},
 			},
 			ok: true,
