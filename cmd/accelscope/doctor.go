@@ -35,6 +35,7 @@ func doctorRun(ctx context.Context, c *config.DoctorCommand, stdout io.Writer, l
 		return err
 	}
 	defer s.CloseInTime(log)
+	s.AwaitRuntimes()
 	r := doctor.Examine(ctx, o.SensorFlags, s.Engine())
 	if o.NodeLabels {
 		r.AddNodeLabels(ctx, o.OwnNode())

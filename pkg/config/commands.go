@@ -59,7 +59,7 @@ type FleetCommand struct {
 	SensorURL  string `name:"fleet.sensor-url" placeholder:"URL" help:"Node sensor to ask for peers, such as http://{instance}/."`
 	SensorFile string `name:"fleet.sensor.config.file" placeholder:"FILE" help:"HTTP client for sensors (credentials, TLS, headers)."`
 
-	NamespacesHeader string        `name:"fleet.namespaces-header" placeholder:"NAME" help:"Header in which a reverse proxy says whose jobs are shown."`
+	NamespacesHeader string        `name:"fleet.namespaces-header" placeholder:"NAME" help:"Header of a proxy: whose jobs are shown."`
 	LinkKeyFile      string        `name:"fleet.link-key-file" placeholder:"FILE" help:"Key of at least 32 bytes that signs links to jobs."`
 	LinkLifetime     time.Duration `name:"fleet.link-lifetime" default:"168h" help:"Time for which a signed link is valid."`
 	ListenFlags

@@ -22,6 +22,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/overview"
 	"github.com/accelscope/accelscope/pkg/program"
 	"github.com/accelscope/accelscope/pkg/source/cgroup"
+	"github.com/accelscope/accelscope/pkg/source/runtime"
 )
 
 // Options are the flags of the sensor, and what the program knows of its process.
@@ -44,6 +45,7 @@ type Sensor struct {
 	hierarchy cgroup.Hierarchy // empty when cgroups are not read
 	namespace string           // the cgroup that is the root of our cgroup namespace; empty for the host's
 	peers     func() ([]model.Peer, error)
+	runtimes  *runtime.Source  // nil if runtimes are not read
 	uprobes   *uprobe.Gate     // nil if no source needed it
 	gpus      control.Releaser // nil when NVIDIA's GPUs are not read
 	inventory *inventory.Inventory
@@ -70,7 +72,7 @@ func New(o Options) (*Sensor, error) {
 	sources := s.sources()
 	out := &Sensor{
 		engine: s.engine, peers: s.peers, gpus: s.gpus, uprobes: s.uprobes, inventory: s.inventory, node: nodeName(o.NodeName),
-		hotplug: s.hotplug,
+		hotplug: s.hotplug, runtimes: s.runtimes,
 	}
 	if s.cgroups != nil {
 		out.hierarchy, out.namespace = s.cgroups.Hierarchy(), s.cgroups.Namespace()
@@ -97,6 +99,13 @@ func New(o Options) (*Sensor, error) {
 
 // Engine returns the engine, which reads the sources.
 func (s *Sensor) Engine() *engine.Engine { return s.engine }
+
+// AwaitRuntimes waits until the container runtimes have answered once, at most 5 s: a runtime without an answer yet has not failed.
+func (s *Sensor) AwaitRuntimes() {
+	if s.runtimes != nil {
+		<-s.runtimes.Ready()
+	}
+}
 
 // Cgroups returns how cgroups are read, and the cgroup that is the root of our cgroup namespace, "" for the host's.
 func (s *Sensor) Cgroups() (h cgroup.Hierarchy, namespace string) { return s.hierarchy, s.namespace }

@@ -70,8 +70,9 @@ func (a *answer) readLaunches(body *fleet.Body, of map[owner]bool) error {
 	if answer.Data == nil {
 		return errNotSensor
 	}
-	if c := &answer.Data.Clock; c.State == api.ClockSynchronized && c.MaximumErrorSeconds > 0 && c.MaximumErrorSeconds < time.Hour.Seconds() {
-		a.clock = time.Duration(c.MaximumErrorSeconds * float64(time.Second))
+	c := &answer.Data.Clock
+	if e := c.MaximumErrorSeconds; c.State == api.ClockSynchronized && e > 0 && e < time.Hour.Seconds() {
+		a.clock = time.Duration(e * float64(time.Second))
 	}
 	for i := range answer.Data.Communicators {
 		c := &answer.Data.Communicators[i]
@@ -115,8 +116,8 @@ func said(answers []answer, notAsked int) (s fleet.Said) {
 	unclocked := map[*answer]bool{}
 	for _, t := range teams {
 		s.Late = append(s.Late, t.late(unclocked)...)
-		if first := t.ranks[0]; len(t.names) < first.nranks {
-			s.Incomplete = append(s.Incomplete, fleet.Incomplete{Communicator: first.communicator, Known: len(t.names), NRanks: first.nranks})
+		if r, known := t.ranks[0], len(t.names); known < r.nranks {
+			s.Incomplete = append(s.Incomplete, fleet.Incomplete{Communicator: r.communicator, Known: known, NRanks: r.nranks})
 		}
 	}
 	s.Unclocked = len(unclocked)
