@@ -169,7 +169,8 @@ func (r *JobReport) judge() {
 	switch first := r.first(); {
 	case len(r.Verdicts) > 0 && r.Verdicts[0].Severity.rank() <= Warning.rank():
 		v := &r.Verdicts[0]
-		r.Severity, r.Summary = v.Severity, fmt.Sprintf("%s on %s: %s.", v.Name, v.Node, cmp.Or(append(slices.Clone(v.Evidence), v.Subject)...))
+		what := cmp.Or(append(slices.Clone(v.Evidence), v.Subject)...) // the first
+		r.Severity, r.Summary = v.Severity, fmt.Sprintf("%s on %s: %s.", v.Name, v.Node, what)
 	case first != nil && first.Behind != nil:
 		r.Severity, r.Summary = Warning, fmt.Sprintf("The job waits for %s on %s, which is %s behind", first.Workload, first.Node,
 			Counted(int(*first.Behind), "launch"))
