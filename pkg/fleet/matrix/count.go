@@ -29,8 +29,9 @@ func count(answers []answer) *Matrix {
 	for i := range answers {
 		a := &answers[i]
 		pairs := map[int]Pair{}
-		for to, n := range a.remotes {
+		for to, e := range a.remotes {
 			at, ok := nodes[to]
+			n := e.pairs
 			switch {
 			case to == remote{}:
 				a.Unknown += n
@@ -44,6 +45,7 @@ func count(answers []answer) *Matrix {
 			default:
 				p := pairs[at]
 				p.From, p.To, p.QueuePairs = a.Name, answers[at].Name, p.QueuePairs+n
+				p.ReceiveWaitSeconds, p.OldestReceiveSeconds = p.ReceiveWaitSeconds+e.waited, max(p.OldestReceiveSeconds, e.oldest)
 				if !to.gid.IsValid() {
 					p.ByLID += n
 				}

@@ -82,6 +82,9 @@ type Pair struct {
 	QueuePairs int    `json:"queue_pairs"`
 	// ByLID is the number of queue pairs whose remote end has no GID.
 	ByLID int `json:"queue_pairs_by_lid"`
+	// How long From has waited for receives from To: the ended waits of all queue pairs, and the longest present wait. 0 or unknown.
+	ReceiveWaitSeconds   float64 `json:"receive_wait_seconds"`
+	OldestReceiveSeconds float64 `json:"oldest_receive_seconds"`
 }
 
 // Address is a remote address without a node.

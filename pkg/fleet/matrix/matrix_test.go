@@ -211,6 +211,24 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// TestWaits: the waits of queue pairs between two nodes add up, the longest present wait is shown.
+func TestWaits(t *testing.T) {
+	a, b := &fakeSensor{hcas: []model.HCA{roce("mlx5_0", "::ffff:10.0.0.1")}}, &fakeSensor{hcas: []model.HCA{roce("mlx5_0", "::ffff:10.0.0.2", "::ffff:10.0.1.2")}}
+	for i, to := range []string{"::ffff:10.0.0.2", "::ffff:10.0.1.2", "::ffff:10.0.0.2"} {
+		p := peer("ml/a", "mlx5_0", uint32(i+1), to)
+		p.ReceiveWait, p.OldestReceive = time.Duration(i+1)*time.Second, time.Duration(10-i)*time.Second
+		a.peers = append(a.peers, p)
+	}
+	b.peers = []attribution.PeerShare{peer("ml/b", "mlx5_0", 9, "::ffff:10.0.0.1")}
+	hostA, hostB := serve(t, a.handler()), serve(t, b.handler())
+	m := reader(t, "").Job(job, []fleet.Member{member("ml/a", hostA), member("ml/b", hostB)})
+	want := []Pair{{From: hostA, To: hostB, QueuePairs: 3, ReceiveWaitSeconds: 6, OldestReceiveSeconds: 10}, {From: hostB, To: hostA, QueuePairs: 1}}
+	slices.SortFunc(want, func(x, y Pair) int { return strings.Compare(x.From, y.From) })
+	if d := gocmp.Diff(want, m.Pairs); d != "" {
+		t.Error(d)
+	}
+}
+
 // TestLIDs: a LID belongs to a port in the same subnet, which is an estimate, and is ambiguous if two nodes have it.
 func TestLIDs(t *testing.T) {
 	a := &fakeSensor{hcas: []model.HCA{infiniband("ib0", "fe80::1", "0x1"), infiniband("ib1", "fec0::1", "0x1")}}
@@ -388,9 +406,9 @@ func TestHeld(t *testing.T) {
 
 // TestTooMuch: addresses, matrices and texts beyond the limits are not kept.
 func TestTooMuch(t *testing.T) {
-	a := answer{remotes: map[remote]int{}}
+	a := answer{remotes: map[remote]ends{}}
 	for i := range maxElsewhere + 1 {
-		a.remotes[remote{lid: uint32(i + 1)}] = 1
+		a.remotes[remote{lid: uint32(i + 1)}] = ends{pairs: 1}
 	}
 	if m := count([]answer{a}); len(m.Elsewhere) != maxElsewhere {
 		t.Errorf("%d addresses elsewhere", len(m.Elsewhere))
@@ -461,7 +479,7 @@ func FuzzAnswers(f *testing.F) {
 	f.Add(`[{"workload":"w","container_id":"c","device":"d","port":1,"remote_gid":"fe80::1%eth0","remote_lid":1}]`,
 		`{"code":0,"data":[{"if_name":"d","gids":[{"port":1,"index":0,"type":"ib","address":"fe80::1"}],"lids":[{"port":1,"lid":1}]}],"message":"partial: x"}`)
 	f.Fuzz(func(t *testing.T, peers, hcas string) {
-		a := answer{addresses: map[remote]bool{}, subnets: map[portOf]subnet{}, remotes: map[remote]int{}}
+		a := answer{addresses: map[remote]bool{}, subnets: map[portOf]subnet{}, remotes: map[remote]ends{}}
 		_ = a.readHCAs(&fleet.Body{From: strings.NewReader(hcas), Left: 1 << 20, Part: 1 << 20})
 		n := 0
 		body := &fleet.Body{From: strings.NewReader(peers), Left: 1 << 20, Part: 1 << 20}
@@ -469,7 +487,7 @@ func FuzzAnswers(f *testing.F) {
 		_ = a.readPeers(&fleet.Body{From: strings.NewReader(peers), Left: 1 << 20, Part: 1 << 20}, map[owner]bool{{"w", "c"}: true})
 		sum := 0
 		for _, c := range a.remotes {
-			sum += c
+			sum += c.pairs
 		}
 		if m := count([]answer{a}); sum > n || len(m.Nodes) != 1 {
 			t.Errorf("%d of %d queue pairs, %+v", sum, n, m)

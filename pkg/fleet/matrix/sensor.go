@@ -60,12 +60,23 @@ type portOf struct {
 	port   int
 }
 
+// ends are the queue pairs to a remote end, and their waits for receives in seconds: ended waits, and the longest present wait.
+type ends struct {
+	pairs          int
+	waited, oldest float64
+}
+
+// add adds more queue pairs.
+func (e ends) add(more ends) ends {
+	return ends{e.pairs + more.pairs, e.waited + more.waited, max(e.oldest, more.oldest)}
+}
+
 type answer struct {
 	Node
 	addresses map[remote]bool // of the ports
 	subnets   map[portOf]subnet
-	remotes   map[remote]int // the queue pairs of the job
-	held      int            // part of Reader.held
+	remotes   map[remote]ends // the queue pairs of the job
+	held      int             // part of Reader.held
 	verdicts  []fleet.Verdict
 	ranks     []rank
 	clock     time.Duration // the largest error of the node's clock; 0: unknown
@@ -73,7 +84,7 @@ type answer struct {
 
 // sensor asks a node's sensor for its addresses, the owners' queue pairs, and its verdicts on the owners.
 func (r *Reader) sensor(ctx context.Context, name string, of map[owner]bool) answer {
-	a := answer{Node: Node{Name: name}, addresses: map[remote]bool{}, subnets: map[portOf]subnet{}, remotes: map[remote]int{}}
+	a := answer{Node: Node{Name: name}, addresses: map[remote]bool{}, subnets: map[portOf]subnet{}, remotes: map[remote]ends{}}
 	base := fleet.NodeURL(r.url, name)
 	if base == "" {
 		a.Problem = "not asked: the label instance is neither a host nor host:port"
@@ -127,7 +138,7 @@ func (r *Reader) hold(a *answer) error {
 	n := len(a.addresses) + len(a.remotes) + len(a.ranks)*maxTimes
 	if r.held.Add(int64(n)) > maxHeld {
 		r.held.Add(-int64(n))
-		a.addresses, a.remotes, a.ranks, a.Peers, a.Addresses = map[remote]bool{}, map[remote]int{}, nil, false, false
+		a.addresses, a.remotes, a.ranks, a.Peers, a.Addresses = map[remote]bool{}, map[remote]ends{}, nil, false, false
 		return errTooMany
 	}
 	a.held = n
@@ -247,7 +258,8 @@ func (a *answer) readPeers(body *fleet.Body, of map[owner]bool) error {
 		case p.RemoteLID != 0:
 			to.lid, to.subnet = p.RemoteLID, a.subnets[portOf{p.Device, int(p.Port)}]
 		}
-		if a.remotes[to]++; len(a.remotes) > maxAddresses {
+		one := ends{1, max(0, p.ReceiveWaitSeconds), max(0, p.OldestReceiveSeconds)}
+		if a.remotes[to] = a.remotes[to].add(one); len(a.remotes) > maxAddresses {
 			return fmt.Errorf("more than %d remote addresses", maxAddresses)
 		}
 		return nil

@@ -79,12 +79,20 @@ func matrixOf(query string, m *matrix.Matrix) *matrixView {
 	return v
 }
 
-// queuePairs formats the number of a pair. A LID is unique in its subnet only, so what is counted by it is an estimate.
+// waits is from which seconds on a present wait for receives is shown.
+const waits = 1
+
+// queuePairs formats the number of a pair, and how long it waits. A LID is unique in its subnet only, so what is counted by it is an
+// estimate.
 func queuePairs(p matrix.Pair) string {
+	text := fmt.Sprint(p.QueuePairs)
 	if p.ByLID > 0 {
-		return format.Estimate + fmt.Sprint(p.QueuePairs)
+		text = format.Estimate + text
 	}
-	return fmt.Sprint(p.QueuePairs)
+	if p.OldestReceiveSeconds >= waits {
+		text += ", waits " + format.Duration(p.OldestReceiveSeconds)
+	}
+	return text
 }
 
 // table makes the rows of nodes by nodes. What is not known of a node is not 0.

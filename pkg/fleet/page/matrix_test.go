@@ -67,6 +67,7 @@ func texts(body string) string {
 func TestMatrix(t *testing.T) {
 	m := connected(3)
 	m.Pairs[1].ByLID = 1
+	m.Pairs[0].OldestReceiveSeconds, m.Pairs[1].OldestReceiveSeconds = .9, 41
 	m.Nodes[0].Elsewhere, m.Nodes[0].Ambiguous, m.Nodes[0].Unknown = 7, 8, 9
 	m.Nodes[1].Peers, m.Nodes[1].Problem = false, "/api/v1/peers: no answer in time"
 	m.Nodes[2].Addresses = false
@@ -77,7 +78,7 @@ func TestMatrix(t *testing.T) {
 	got := texts(body)
 	for _, want := range []string{
 		"|From|gpu0000:9847|gpu0001:9847|gpu0002:9847|elsewhere|more than one node|not known|",
-		"|gpu0000:9847|1000|~1001|-|7|8|9|",
+		"|gpu0000:9847|1000|~1001, waits 41s|-|7|8|9|",
 		"|gpu0001:9847|-|-|-|-|-|-|",
 		"|gpu0002:9847|3000|3001|-|0|0|0|",
 		"|gpu0001:9847: /api/v1/peers: no answer in time|not asked, beyond the first 64 nodes: 1, such as left-out|",
