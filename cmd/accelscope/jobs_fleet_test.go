@@ -75,7 +75,7 @@ func (p *prometheus) fleet(t *testing.T, nodes []*jobNode) {
 		if err := errors.Join(json.Unmarshal([]byte(body), &why), json.Unmarshal([]byte(rdma), &list), json.Unmarshal([]byte(workloads), &table)); err != nil {
 			t.Fatal(err)
 		}
-		want = append(want, matrix.Node{Name: n.instance, Addresses: true, Problem: "/api/v1/peers: 503 Service Unavailable: " + why.Error})
+		want = append(want, matrix.Node{Name: n.instance, Addresses: true, Judged: true, Problem: "/api/v1/peers: 503 Service Unavailable: " + why.Error})
 		members := map[string]bool{}
 		for i := range table.Data.Rows {
 			r := &table.Data.Rows[i]
@@ -149,6 +149,10 @@ func (p *prometheus) report(t *testing.T, what, text string, nodes []*jobNode, j
 	if got.Job.JobName != job.JobName || len(got.Members) != job.Members || got.Summary == "" || len(got.Problems) > 0 ||
 		!slices.Contains(got.Unknown, "launches of collectives of 2 members") {
 		t.Errorf("%s: %q, unknown %q, problems %q, members %+v", what, got.Summary, got.Unknown, got.Problems, got.Members)
+	}
+	asked := what == "the page" // which has the address of the sensors
+	if unknown := strings.Contains(strings.Join(got.Unknown, "\n"), "verdicts of the sensors"); unknown == asked || (got.Verdicts != nil) != asked {
+		t.Errorf("%s: verdicts %v, unknown %q", what, got.Verdicts, got.Unknown)
 	}
 	for _, n := range nodes {
 		if !slices.ContainsFunc(got.Members, func(m fleet.Member) bool { return m.Node == n.instance && *m.GPUs == 2 && *m.Used == 1 }) {
