@@ -47,8 +47,8 @@ func newPages(facts Facts, slots Slots) *pages {
 	return &pages{facts: facts, slots: slots, maxWait: maxWait}
 }
 
-// handler returns a handler of one path. It answers with status 500 if a refresh failed, 503 if the answer is not made
-// in time, and 304 if the client has it. It keeps the answer to requests without a query until the next refresh.
+// handler returns a handler. It answers with status 500 if a refresh failed, 503 if the answer is not made in time, and 304 if the client
+// has it. It keeps the last answer to a request without a query until the next refresh, for requests with the same path.
 func (p *pages) handler(refuse func(http.ResponseWriter, error), answer answerFunc) http.Handler {
 	last := keptPage{making: make(chan struct{}, 1)}
 	return reads(refuse, func(w http.ResponseWriter, r *http.Request) {
@@ -70,7 +70,7 @@ func (p *pages) handler(refuse func(http.ResponseWriter, error), answer answerFu
 // get returns the kept page, or makes a page in a slot. It returns nil if that was not possible in time.
 func (p *pages) get(r *http.Request, known *Known, answer answerFunc, last *keptPage) *page {
 	keeps := r.URL.RawQuery == "" && !known.At.IsZero()
-	if made := last.since(known.At); keeps && made != nil {
+	if made := last.since(known.At, r.URL.Path); keeps && made != nil {
 		return made
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), p.maxWait)
@@ -80,7 +80,7 @@ func (p *pages) get(r *http.Request, known *Known, answer answerFunc, last *kept
 			return nil
 		}
 		defer func() { <-last.making }()
-		if made := last.since(known.At); made != nil {
+		if made := last.since(known.At, r.URL.Path); made != nil {
 			return made
 		}
 	}
@@ -105,15 +105,15 @@ func enter(ctx context.Context, places chan struct{}) bool {
 	}
 }
 
-// keptPage keeps the answer of one path until the next refresh.
+// keptPage keeps an answer until the next refresh.
 type keptPage struct {
 	making chan struct{} // taken by the request that makes the page: the others wait here, without a slot
 	page   atomic.Pointer[page]
 }
 
-// since returns the page of this or a later refresh, or nil.
-func (k *keptPage) since(at time.Time) *page {
-	if made := k.page.Load(); made != nil && !made.at.Before(at) {
+// since returns the page of a path, of this or a later refresh, or nil.
+func (k *keptPage) since(at time.Time, path string) *page {
+	if made := k.page.Load(); made != nil && !made.at.Before(at) && made.path == path {
 		return made
 	}
 	return nil
@@ -122,6 +122,7 @@ func (k *keptPage) since(at time.Time) *page {
 // page is a complete answer. It is also the http.ResponseWriter that records the answer.
 type page struct {
 	at     time.Time
+	path   string
 	status int
 	header http.Header
 	body   bytes.Buffer
@@ -129,7 +130,7 @@ type page struct {
 }
 
 func newPage(r *http.Request, known *Known, answer answerFunc) *page {
-	made := &page{at: known.At, status: http.StatusOK, header: http.Header{}}
+	made := &page{at: known.At, path: r.URL.Path, status: http.StatusOK, header: http.Header{}}
 	answer(made, r, known)
 	sum := fnv.New64a()
 	_, _ = sum.Write(made.body.Bytes())

@@ -22,6 +22,7 @@ const header = "X-Namespaces"
 // closed is the options of pages behind a proxy, with two jobs of research and one of no namespace.
 func closed(lifetime time.Duration) Options {
 	s := crowd(2)
+	s.Tried = s.At // answers are kept
 	s.Jobs = append(s.Jobs, fleet.Job{JobName: fleet.JobName{Kind: "slurm", Name: "42"}}, fleet.Job{JobName: fleet.JobName{Namespace: "vision", Kind: "Job", Name: "sam"}})
 	return Options{
 		Reader: &fakeFleet{state: s, report: waiting()}, Matrix: &fakeMatrix{matrix: connected(2)},
@@ -76,6 +77,7 @@ func TestNamespaces(t *testing.T) {
 	}{
 		{page, []string{"research"}, http.StatusOK},
 		{page, []string{"vision, research"}, http.StatusOK},
+		{"/job/vision/sam", []string{"vision"}, http.StatusOK},
 		{page, []string{"vision"}, http.StatusForbidden},
 		{page, []string{"research-2,resear"}, http.StatusForbidden},
 		{page, []string{"RESEARCH"}, http.StatusForbidden},
@@ -102,8 +104,12 @@ func TestNamespaces(t *testing.T) {
 		{"/node?name=gpu0000.cluster.example:9847", []string{"research"}, http.StatusForbidden},
 		{statePath, []string{"research"}, http.StatusForbidden},
 	} {
-		if w := ask(h, c.target, c.namespaces...); w.Code != c.status {
+		w := ask(h, c.target, c.namespaces...)
+		if w.Code != c.status {
 			t.Errorf("%s of %q: %d, want %d: %.200s", c.target, c.namespaces, w.Code, c.status, w.Body)
+		}
+		if strings.Contains(c.target, "sam") && strings.Contains(w.Body.String(), "research") {
+			t.Errorf("%s shows another job", c.target)
 		}
 	}
 	to := ask(h, "/", "research, -").Header().Get("Location")
