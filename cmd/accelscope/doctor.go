@@ -35,7 +35,7 @@ func doctorRun(ctx context.Context, c *config.DoctorCommand, stdout io.Writer, l
 		return err
 	}
 	defer s.CloseInTime(log)
-	s.AwaitRuntimes()
+	s.AwaitRuntimes(ctx)
 	r := doctor.Examine(ctx, o.SensorFlags, s.Engine())
 	if o.NodeLabels {
 		r.AddNodeLabels(ctx, o.OwnNode())

@@ -19,7 +19,7 @@ type JobReport struct {
 	Severity Severity  `json:"severity"` // of the summary; empty: nothing is known to be wrong
 	Unknown  []string  `json:"unknown"`
 	Members  []Member  `json:"members"`  // those that the job waits for first
-	Verdicts []Verdict `json:"verdicts"` // of the members' sensors, the worst first; nil: no sensor was asked
+	Verdicts []Verdict `json:"verdicts"` // on members, by their sensors, the worst first; nil: no sensor was asked
 	Late     []Late    `json:"late"`     // ranks, the latest first; nil: no sensor was asked
 	Alerts   []Alert   `json:"alerts"`   // of members and their nodes that fire, the worst first
 	Events   []Event   `json:"events"`   // alerts that fired, and do not fire now; the latest first
@@ -167,7 +167,7 @@ func (r *JobReport) judge() {
 	}
 	severe := len(r.Alerts) > 0 && r.Alerts[0].Severity.rank() <= Warning.rank()
 	switch first := r.first(); {
-	case len(r.Verdicts) > 0 && r.Verdicts[0].Severity.rank() <= Warning.rank():
+	case len(r.Verdicts) > 0 && r.Verdicts[0].Severity.rank() <= min(Warning.rank(), r.worstAlert()):
 		v := &r.Verdicts[0]
 		what := cmp.Or(append(slices.Clone(v.Evidence), v.Subject)...) // the first
 		r.Severity, r.Summary = v.Severity, fmt.Sprintf("%s on %s: %s.", v.Name, v.Node, what)
@@ -200,6 +200,14 @@ func (r *JobReport) judge() {
 		}
 		r.Summary += "."
 	}
+}
+
+// worstAlert is the rank of the worst alert; without an alert, a high rank.
+func (r *JobReport) worstAlert() int {
+	if len(r.Alerts) == 0 {
+		return math.MaxInt
+	}
+	return r.Alerts[0].Severity.rank()
 }
 
 // fires says that the worst alert fires.

@@ -125,13 +125,20 @@ func TestVerdicts(t *testing.T) {
 		}
 	}
 	late := Late{Communicator: "w", Rank: "5", Workload: "ml/b/main", Node: "n2", Seconds: .0351, ErrorSeconds: .002, Launches: 9}
-	got := r.WithSaid(&Said{Late: []Late{late}, Unclocked: 1, Incomplete: []Incomplete{{"w", 15, 16}}})
-	const want = "rank 5 (ml/b/main on n2) launches 35.1ms after the first rank of communicator w; clocks differ by at most 2ms."
+	got := r.WithSaid(&Said{Late: []Late{late}, Uncompared: 1, Omitted: 3, Incomplete: []Incomplete{{"w", 15, 16}}})
+	const want = "rank 5 of communicator w (ml/b/main on n2) launches 35.1ms after the first compared rank on other nodes, whose clocks differ by at most 2ms."
 	if got.Summary != want || got.Severity != Info {
 		t.Errorf("%q, want %q", got.Summary, want)
 	}
-	if text := strings.Join(got.Unknown, "|"); text != "how late the ranks on 1 node are, for want of synchronized clocks|1 of 16 ranks of communicator w" {
+	if text := strings.Join(got.Unknown, "|"); text != "3 more verdicts of the sensors|how late ranks on 1 node launch|1 of 16 ranks of communicator w" {
 		t.Error(text)
+	}
+	fires := reported(t, &State{Alerts: []Alert{{Name: "GPULost", Severity: Critical, Node: "n2", Labels: map[string]string{}}}}, &fakePrometheus{}, nil, now)
+	for severity, want := range map[Severity]string{Warning: "GPULost fires for n2, a node of the job.", Critical: "JobStalled on n1: all stand."} {
+		got := fires.WithSaid(&Said{Verdicts: []Verdict{{Name: "JobStalled", Severity: severity, Node: "n1", Evidence: []string{"all stand"}}}})
+		if got.Summary != want {
+			t.Errorf("%s beside a critical alert: %q, want %q", severity, got.Summary, want)
+		}
 	}
 	if d := gocmp.Diff(before, *r, gocmp.AllowUnexported(JobReport{})); d != "" {
 		t.Error("the shared report changed:", d)

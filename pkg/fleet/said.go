@@ -13,9 +13,11 @@ import (
 type Said struct {
 	Verdicts []Verdict
 	Silent   int // nodes whose verdicts are unknown
+	Omitted  int // verdicts that are too many
 	// Late are the ranks that launch after other nodes' ranks, by more than the clocks of the nodes may differ.
-	Late      []Late
-	Unclocked int // nodes whose launches are not compared: the error of the clock is not known
+	Late []Late
+	// Uncompared are nodes with launches that are not compared: the times or the error of the clock are unknown.
+	Uncompared int
 	// Incomplete are communicators with ranks that no sensor knows.
 	Incomplete []Incomplete
 }
@@ -36,8 +38,8 @@ type Late struct {
 	Rank         string `json:"rank"`
 	Workload     string `json:"workload"`
 	Node         string `json:"node"`
-	// Seconds is the median time from the first rank of a launch to this rank, of Launches compared launches. The clocks of the nodes
-	// may differ by ErrorSeconds.
+	// Seconds is the median time from the first compared rank on other nodes to this rank, of Launches launches. The clocks of the compared
+	// nodes may differ by ErrorSeconds.
 	Seconds      float64 `json:"late_seconds"`
 	ErrorSeconds float64 `json:"error_seconds"`
 	Launches     int     `json:"launches"`
@@ -47,8 +49,8 @@ func (l *Late) String() string {
 	of := func(seconds float64) time.Duration {
 		return time.Duration(seconds * float64(time.Second)).Round(10 * time.Microsecond)
 	}
-	return fmt.Sprintf("rank %s (%s on %s) launches %v after the first rank of communicator %s; clocks differ by at most %v",
-		l.Rank, l.Workload, l.Node, of(l.Seconds), l.Communicator, of(l.ErrorSeconds))
+	return fmt.Sprintf("rank %s of communicator %s (%s on %s) launches %v after the first compared rank on other nodes, whose clocks differ by "+
+		"at most %v", l.Rank, l.Communicator, l.Workload, l.Node, of(l.Seconds), of(l.ErrorSeconds))
 }
 
 // Incomplete is a communicator with ranks that no sensor knows.
@@ -70,8 +72,11 @@ func (r *JobReport) WithSaid(s *Said) *JobReport {
 	if s.Silent > 0 {
 		more.Unknown = append(more.Unknown, "verdicts of the sensors of "+Counted(s.Silent, "node"))
 	}
-	if s.Unclocked > 0 {
-		more.Unknown = append(more.Unknown, "how late the ranks on "+Counted(s.Unclocked, "node")+" are, for want of synchronized clocks")
+	if s.Omitted > 0 {
+		more.Unknown = append(more.Unknown, Counted(s.Omitted, "more verdict")+" of the sensors")
+	}
+	if s.Uncompared > 0 {
+		more.Unknown = append(more.Unknown, "how late ranks on "+Counted(s.Uncompared, "node")+" launch")
 	}
 	for _, c := range s.Incomplete {
 		more.Unknown = append(more.Unknown, fmt.Sprintf("%d of %d ranks of communicator %s", c.NRanks-c.Known, c.NRanks, c.Communicator))

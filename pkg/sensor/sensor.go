@@ -5,6 +5,7 @@ package sensor
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -101,9 +102,13 @@ func New(o Options) (*Sensor, error) {
 func (s *Sensor) Engine() *engine.Engine { return s.engine }
 
 // AwaitRuntimes waits until the container runtimes have answered once, at most 5 s: a runtime without an answer yet has not failed.
-func (s *Sensor) AwaitRuntimes() {
-	if s.runtimes != nil {
-		<-s.runtimes.Ready()
+func (s *Sensor) AwaitRuntimes(ctx context.Context) {
+	if s.runtimes == nil {
+		return
+	}
+	select {
+	case <-s.runtimes.Ready():
+	case <-ctx.Done():
 	}
 }
 

@@ -41,21 +41,24 @@ func (t *team) add(a *answer, r *rank) {
 // delay is how late a rank launched, and how much the clocks of both nodes may differ.
 type delay struct{ late, clocks time.Duration }
 
-// late returns the ranks that launch after the first rank of the same launch, by more than the clocks differ. It adds the nodes of ranks
-// that cannot be compared to unclocked. The sensor of a node compares the ranks on the node.
-func (t *team) late(unclocked map[*answer]bool) (list []fleet.Late) {
+// late returns the ranks that launch after the first rank of the same launch on other nodes, by more than the clocks differ. It adds the
+// nodes of ranks that cannot be compared to uncompared. The sensor of a node compares the ranks on the node.
+func (t *team) late(uncompared map[*answer]bool) (list []fleet.Late) {
 	if len(t.nodes) < 2 {
 		return nil
 	}
-	first := map[uint64]rankOn{} // by number of the launch
+	first := map[*answer]map[uint64]time.Time{} // of each node, by number of the launch
 	for _, r := range t.ranks {
-		if r.node.clock == 0 {
-			unclocked[r.node] = true
+		if r.node.clock == 0 || len(r.times) == 0 {
+			uncompared[r.node] = true
 			continue
 		}
+		if first[r.node] == nil {
+			first[r.node] = map[uint64]time.Time{}
+		}
 		for number, at := range r.times {
-			if f, ok := first[number]; !ok || at.Before(f.times[number]) {
-				first[number] = r
+			if f, ok := first[r.node][number]; !ok || at.Before(f) {
+				first[r.node][number] = at
 			}
 		}
 	}
@@ -65,12 +68,9 @@ func (t *team) late(unclocked map[*answer]bool) (list []fleet.Late) {
 		}
 		var delays []delay
 		for number, at := range r.times {
-			f := first[number]
-			d := delay{late: at.Sub(f.times[number])}
-			if f.node != r.node {
-				d.clocks = f.node.clock + r.node.clock
+			if d, ok := r.delayOf(number, at, first); ok {
+				delays = append(delays, d)
 			}
-			delays = append(delays, d)
 		}
 		if l, ok := median(delays); ok {
 			l.Communicator, l.Rank, l.Workload, l.Node = r.communicator, r.name, r.workload, r.node.Name
@@ -80,13 +80,24 @@ func (t *team) late(unclocked map[*answer]bool) (list []fleet.Late) {
 	return list
 }
 
-// median returns the median of delays, if there are enough, and it is larger than the clocks may differ.
+// delayOf compares a launch of a rank with the first on other nodes; false if no other node has the launch.
+func (r rankOn) delayOf(number uint64, at time.Time, first map[*answer]map[uint64]time.Time) (d delay, ok bool) {
+	for node, times := range first {
+		if f, has := times[number]; has && node != r.node && (!ok || at.Sub(f) > d.late) {
+			d, ok = delay{at.Sub(f), node.clock + r.node.clock}, true
+		}
+	}
+	return d, ok
+}
+
+// median returns the median of delays, of an even number the smaller, if there are enough, and the median is larger than the clocks may
+// differ.
 func median(delays []delay) (l fleet.Late, ok bool) {
 	if len(delays) < leastTimes {
 		return l, false
 	}
 	slices.SortFunc(delays, func(a, b delay) int { return cmp.Compare(a.late, b.late) })
-	late := delays[len(delays)/2].late
+	late := delays[(len(delays)-1)/2].late
 	clocks := slices.MaxFunc(delays, func(a, b delay) int { return cmp.Compare(a.clocks, b.clocks) }).clocks
 	l = fleet.Late{Seconds: late.Seconds(), ErrorSeconds: clocks.Seconds(), Launches: len(delays)}
 	return l, late > clocks && late >= leastLate

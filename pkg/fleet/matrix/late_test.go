@@ -39,25 +39,30 @@ func TestLate(t *testing.T) {
 		ranks []attribution.CommunicatorShare
 	}
 	numbers := []uint64{8, 9, 10, 11, 12}
+	half := launches("1", 0, 8, 9)
+	half.Kept = append(half.Kept, launches("1", 35*ms, 10, 11).Kept...)
 	punctual := node{within(2 * ms), []attribution.CommunicatorShare{launches("0", 0, numbers...)}}
 	for name, c := range map[string]struct {
-		nodes     []node
-		late      string
-		unclocked int
+		nodes      []node
+		late       string
+		uncompared int
 	}{
-		"late":              {nodes: []node{punctual, {within(3 * ms), []attribution.CommunicatorShare{launches("1", 35*ms, numbers...)}}}, late: "1 35ms 5ms 5"},
-		"by the clocks":     {nodes: []node{punctual, {within(33 * ms), []attribution.CommunicatorShare{launches("1", 35*ms, numbers...)}}}},
-		"punctual":          {nodes: []node{punctual, {within(ms / 10), []attribution.CommunicatorShare{launches("1", 0, numbers...)}}}},
-		"less than a ms":    {nodes: []node{{within(1), punctual.ranks}, {within(1), []attribution.CommunicatorShare{launches("1", ms/2, numbers...)}}}},
-		"no clock":          {nodes: []node{punctual, {nil, []attribution.CommunicatorShare{launches("1", 35*ms, numbers...)}}}, unclocked: 1},
-		"no error":          {nodes: []node{punctual, {within(0), []attribution.CommunicatorShare{launches("1", 35*ms, numbers...)}}}, unclocked: 1},
-		"not synchronized":  {nodes: []node{punctual, {&model.Clock{MaximumError: ms}, []attribution.CommunicatorShare{launches("1", 35*ms, numbers...)}}}, unclocked: 1},
-		"few launches":      {nodes: []node{punctual, {within(ms), []attribution.CommunicatorShare{launches("1", 35*ms, 8, 9, 10)}}}},
-		"other launches":    {nodes: []node{punctual, {within(ms), []attribution.CommunicatorShare{launches("1", 35*ms, 4, 5, 6, 7)}}}},
-		"no launches":       {nodes: []node{punctual, {within(ms), []attribution.CommunicatorShare{launches("1", 0)}}}},
-		"on one node":       {nodes: []node{{within(ms), []attribution.CommunicatorShare{launches("0", 0, numbers...), launches("1", 35*ms, numbers...)}}}},
-		"two on two nodes":  {nodes: []node{punctual, {within(3 * ms), []attribution.CommunicatorShare{launches("1", 35*ms, numbers...), launches("2", 70*ms, numbers...)}}}, late: "2 70ms 5ms 5, 1 35ms 5ms 5"},
-		"first on its node": {nodes: []node{{nil, []attribution.CommunicatorShare{launches("0", -time.Hour, numbers...)}}, punctual, {within(3 * ms), []attribution.CommunicatorShare{launches("1", 35*ms, numbers...)}}}, late: "1 35ms 5ms 5", unclocked: 1},
+		"late":                          {nodes: []node{punctual, {within(3 * ms), []attribution.CommunicatorShare{launches("1", 35*ms, numbers...)}}}, late: "1 35ms 5ms 5"},
+		"by the clocks":                 {nodes: []node{punctual, {within(33 * ms), []attribution.CommunicatorShare{launches("1", 35*ms, numbers...)}}}},
+		"punctual":                      {nodes: []node{punctual, {within(ms / 10), []attribution.CommunicatorShare{launches("1", 0, numbers...)}}}},
+		"less than a ms":                {nodes: []node{{within(1), punctual.ranks}, {within(1), []attribution.CommunicatorShare{launches("1", ms/2, numbers...)}}}},
+		"no clock":                      {nodes: []node{punctual, {nil, []attribution.CommunicatorShare{launches("1", 35*ms, numbers...)}}}, uncompared: 1},
+		"no error":                      {nodes: []node{punctual, {within(0), []attribution.CommunicatorShare{launches("1", 35*ms, numbers...)}}}, uncompared: 1},
+		"not synchronized":              {nodes: []node{punctual, {&model.Clock{MaximumError: ms}, []attribution.CommunicatorShare{launches("1", 35*ms, numbers...)}}}, uncompared: 1},
+		"also other launches":           {nodes: []node{punctual, {within(3 * ms), []attribution.CommunicatorShare{launches("1", 35*ms, append([]uint64{100, 101, 102, 103, 104, 105, 106}, numbers...)...)}}}, late: "1 35ms 5ms 5"},
+		"beside a node without a clock": {nodes: []node{{nil, punctual.ranks}, {within(ms), []attribution.CommunicatorShare{launches("1", 0, numbers...), launches("2", 35*ms, numbers...)}}}, uncompared: 1},
+		"half of the launches":          {nodes: []node{{within(1), []attribution.CommunicatorShare{launches("0", 0, 8, 9, 10, 11)}}, {within(1), []attribution.CommunicatorShare{half}}}},
+		"few launches":                  {nodes: []node{punctual, {within(ms), []attribution.CommunicatorShare{launches("1", 35*ms, 8, 9, 10)}}}},
+		"other launches":                {nodes: []node{punctual, {within(ms), []attribution.CommunicatorShare{launches("1", 35*ms, 4, 5, 6, 7)}}}},
+		"no launches":                   {nodes: []node{punctual, {within(ms), []attribution.CommunicatorShare{launches("1", 0)}}}, uncompared: 1},
+		"on one node":                   {nodes: []node{{within(ms), []attribution.CommunicatorShare{launches("0", 0, numbers...), launches("1", 35*ms, numbers...)}}}},
+		"two on two nodes":              {nodes: []node{punctual, {within(3 * ms), []attribution.CommunicatorShare{launches("1", 35*ms, numbers...), launches("2", 70*ms, numbers...)}}}, late: "2 70ms 5ms 5, 1 35ms 5ms 5"},
+		"first on its node":             {nodes: []node{{nil, []attribution.CommunicatorShare{launches("0", -time.Hour, numbers...)}}, punctual, {within(3 * ms), []attribution.CommunicatorShare{launches("1", 35*ms, numbers...)}}}, late: "1 35ms 5ms 5", uncompared: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var members []fleet.Member
@@ -73,8 +78,8 @@ func TestLate(t *testing.T) {
 				seconds := func(v float64) time.Duration { return time.Duration(math.Round(v * 1e9)) }
 				got = append(got, fmt.Sprint(l.Rank, " ", seconds(l.Seconds), " ", seconds(l.ErrorSeconds), " ", l.Launches))
 			}
-			if strings.Join(got, ", ") != c.late || s.Unclocked != c.unclocked {
-				t.Errorf("%q and %d nodes without a clock, want %q and %d", got, s.Unclocked, c.late, c.unclocked)
+			if strings.Join(got, ", ") != c.late || s.Uncompared != c.uncompared {
+				t.Errorf("%q and %d nodes that are not compared, want %q and %d", got, s.Uncompared, c.late, c.uncompared)
 			}
 		})
 	}

@@ -5,10 +5,9 @@
 //
 // A node has thousands of peers, too many for metrics. When a viewer opens a job, the sensors of its nodes are asked
 // for their HCAs (/rdma), connected queue pairs (/api/v1/peers), verdicts (/api/v1/verdicts) and launches of collectives
-// (/api/v1/collectives). The remote end of a queue pair has a GID or, in an
-// InfiniBand subnet, only a LID. It is the node with a port of this address. A GID is unique, a LID only in its subnet:
-// counts by LID are an estimate, because different subnets may have the same prefix. An address that not exactly one
-// node of the job has is not assigned.
+// (/api/v1/collectives). The remote end of a queue pair has a GID or, in an InfiniBand subnet, only a LID: the node with a port of this
+// address. A GID is unique, a LID only in its subnet: counts by LID are an estimate, because different subnets may have the same prefix. An
+// address that not exactly one node of the job has is not assigned.
 //
 // Node names come from labels and answers from sensors, which may be hostile: a request goes to a plain host only, and
 // the number of nodes, concurrent requests, the size of an answer, the addresses, and the time are bounded. Unknown
@@ -82,9 +81,10 @@ type Pair struct {
 	QueuePairs int    `json:"queue_pairs"`
 	// ByLID is the number of queue pairs whose remote end has no GID.
 	ByLID int `json:"queue_pairs_by_lid"`
-	// How long From has waited for receives from To: the ended waits of all queue pairs, and the longest present wait. 0 or unknown.
-	ReceiveWaitSeconds   float64 `json:"receive_wait_seconds"`
-	OldestReceiveSeconds float64 `json:"oldest_receive_seconds"`
+	// How long From has waited for receives from To: the ended waits of all queue pairs, and the longest present wait. They are absent if 0
+	// or unknown.
+	ReceiveWaitSeconds   float64 `json:"receive_wait_seconds,omitempty"`
+	OldestReceiveSeconds float64 `json:"oldest_receive_seconds,omitempty"`
 }
 
 // Address is a remote address without a node.

@@ -189,14 +189,14 @@ func TestVerdicts(t *testing.T) {
 	long := strings.Repeat("é", 1000)
 	a := &fakeSensor{found: []verdict.Verdict{of("ml/a", "JobStalled", "all stand", "2", "3", "4", "5"), of("ml/x", "JobStalled", "another job")}}
 	many := &fakeSensor{}
-	for range maxKnown + 1 {
+	for range maxKnown + 2 {
 		many.found = append(many.found, of("ml/b", "JobMemberLate", long))
 	}
 	hostA, hostB := serve(t, a.handler()), serve(t, many.handler())
 	m := reader(t, "").Job(job, []fleet.Member{member("ml/a", hostA), member("ml/b", hostB), member("ml/c", "127.0.0.1:1"), {Node: hostA}})
 	found := m.Said.Verdicts
-	if m.Said.Silent != 1 || len(found) != 1+maxKnown {
-		t.Fatalf("%d silent nodes, %d verdicts", m.Said.Silent, len(found))
+	if m.Said.Silent != 1 || m.Said.Uncompared != 3 || m.Said.Omitted != 2 || len(found) != 1+maxKnown {
+		t.Fatalf("%d silent nodes, %d that are not compared, %d verdicts and %d more", m.Said.Silent, m.Said.Uncompared, len(found), m.Said.Omitted)
 	}
 	slices.SortFunc(found, func(a, b fleet.Verdict) int { return strings.Compare(b.Name, a.Name) })
 	want := fleet.Verdict{

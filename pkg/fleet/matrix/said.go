@@ -20,8 +20,9 @@ const (
 	maxEvidence = 4  // of a verdict, each of at most maxText bytes
 	maxText     = 300
 	maxLaunches = 8 << 20
-	maxRanks    = 128 // of a node
-	maxTimes    = 64  // of a rank
+	maxOmitted  = 1 << 20 // of a node, as its sensor says
+	maxRanks    = 128     // of a node
+	maxTimes    = 64      // of a rank
 )
 
 // rank is a rank on a node, with the times of its launches by number.
@@ -40,13 +41,18 @@ func (a *answer) readVerdicts(body *fleet.Body, of map[owner]bool) error {
 	if answer.Data == nil {
 		return errNotSensor
 	}
+	a.omitted = max(0, min(answer.Data.Omitted, maxOmitted))
 	for i := range answer.Data.Verdicts {
 		v := &answer.Data.Verdicts[i]
-		if v.Subject.Workload == "" || !of[owner{v.Subject.Workload, v.Subject.ContainerID}] || len(a.verdicts) == maxKnown {
+		if v.Subject.Workload == "" || !of[owner{v.Subject.Workload, v.Subject.ContainerID}] {
+			continue
+		}
+		if len(a.verdicts) == maxKnown {
+			a.omitted++
 			continue
 		}
 		known := fleet.Verdict{
-			Node: a.Name, Name: shortened(v.Name, maxText), Severity: fleet.Severity(v.Severity),
+			Node: a.Name, Name: shortened(v.Name, maxText), Severity: severity(string(v.Severity)),
 			Subject: shortened(v.Subject.Name, maxText), Since: v.Since, Evidence: []string{},
 		}
 		for _, e := range v.Evidence[:min(len(v.Evidence), maxEvidence)] {
@@ -57,8 +63,18 @@ func (a *answer) readVerdicts(body *fleet.Body, of map[owner]bool) error {
 	return nil
 }
 
+// severity returns a known severity.
+func severity(name string) fleet.Severity {
+	switch s := fleet.Severity(name); s {
+	case fleet.Critical, fleet.Warning:
+		return s
+	}
+	return fleet.Info
+}
+
+// shortened returns a copy: the answer of which the text is a part must not be kept.
 func shortened(text string, limit int) string {
-	return strings.ToValidUTF8(text[:min(len(text), limit)], "")
+	return strings.Clone(strings.ToValidUTF8(text[:min(len(text), limit)], ""))
 }
 
 // readLaunches reads the launches of owners' ranks. Some programs that set the clock report no error.
@@ -96,13 +112,16 @@ func (a *answer) readLaunches(body *fleet.Body, of map[owner]bool) error {
 
 // said joins what sensors say about the members. Some nodes were not asked.
 func said(answers []answer, notAsked int) (s fleet.Said) {
-	s.Silent = notAsked
+	s.Silent, s.Uncompared = notAsked, notAsked
 	teams := map[[2]string]*team{}
 	for i := range answers {
 		a := &answers[i]
-		s.Verdicts = append(s.Verdicts, a.verdicts...)
+		s.Verdicts, s.Omitted = append(s.Verdicts, a.verdicts...), s.Omitted+a.omitted
 		if !a.Judged {
 			s.Silent++
+		}
+		if !a.launches {
+			s.Uncompared++
 		}
 		for k := range a.ranks {
 			r := &a.ranks[k]
@@ -113,14 +132,14 @@ func said(answers []answer, notAsked int) (s fleet.Said) {
 			teams[at].add(a, r)
 		}
 	}
-	unclocked := map[*answer]bool{}
+	uncompared := map[*answer]bool{}
 	for _, t := range teams {
-		s.Late = append(s.Late, t.late(unclocked)...)
+		s.Late = append(s.Late, t.late(uncompared)...)
 		if r, known := t.ranks[0], len(t.names); known < r.nranks {
 			s.Incomplete = append(s.Incomplete, fleet.Incomplete{Communicator: r.communicator, Known: known, NRanks: r.nranks})
 		}
 	}
-	s.Unclocked = len(unclocked)
+	s.Uncompared += len(uncompared)
 	slices.SortFunc(s.Late, func(a, b fleet.Late) int {
 		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), strings.Compare(a.Communicator, b.Communicator), strings.Compare(a.Rank, b.Rank))
 	})

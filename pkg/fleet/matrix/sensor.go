@@ -29,6 +29,7 @@ const (
 	maxAddresses = 8192
 	maxHeld      = 256 << 10 // addresses of all nodes together: some 25 MB
 	maxProblem   = 200
+	maxWait      = 1e9 // seconds
 )
 
 var (
@@ -78,6 +79,8 @@ type answer struct {
 	remotes   map[remote]ends // the queue pairs of the job
 	held      int             // part of Reader.held
 	verdicts  []fleet.Verdict
+	omitted   int  // verdicts
+	launches  bool // are known
 	ranks     []rank
 	clock     time.Duration // the largest error of the node's clock; 0: unknown
 }
@@ -124,8 +127,9 @@ func (r *Reader) sensor(ctx context.Context, name string, of map[owner]bool) ans
 		clear(a.remotes)
 	}
 	fail(err)
-	// Most sensors do not count launches. That the launches of members are unknown is in the report of the job.
-	_ = r.get(ctx, base, "api/v1/collectives", nil, maxLaunches, func(body *fleet.Body) error { return a.readLaunches(body, of) })
+	// Most sensors do not count launches, which is no problem of the matrix.
+	err = r.get(ctx, base, "api/v1/collectives", nil, maxLaunches, func(body *fleet.Body) error { return a.readLaunches(body, of) })
+	a.launches = err == nil
 	fail(r.hold(&a))
 	a.Problem = strings.Join(slices.Compact(problems), "; ")
 	return a
@@ -139,6 +143,7 @@ func (r *Reader) hold(a *answer) error {
 	if r.held.Add(int64(n)) > maxHeld {
 		r.held.Add(-int64(n))
 		a.addresses, a.remotes, a.ranks, a.Peers, a.Addresses = map[remote]bool{}, map[remote]ends{}, nil, false, false
+		a.launches = false
 		return errTooMany
 	}
 	a.held = n
@@ -258,7 +263,7 @@ func (a *answer) readPeers(body *fleet.Body, of map[owner]bool) error {
 		case p.RemoteLID != 0:
 			to.lid, to.subnet = p.RemoteLID, a.subnets[portOf{p.Device, int(p.Port)}]
 		}
-		one := ends{1, max(0, p.ReceiveWaitSeconds), max(0, p.OldestReceiveSeconds)}
+		one := ends{1, min(max(0, p.ReceiveWaitSeconds), maxWait), min(max(0, p.OldestReceiveSeconds), maxWait)}
 		if a.remotes[to] = a.remotes[to].add(one); len(a.remotes) > maxAddresses {
 			return fmt.Errorf("more than %d remote addresses", maxAddresses)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/format"
+	"github.com/accelscope/accelscope/pkg/verdict"
 	"github.com/accelscope/accelscope/pkg/web"
 )
 
@@ -157,13 +158,20 @@ func (v *jobView) removeLinks() {
 func (o Options) jobs(r *http.Request, s *fleet.State) (title string, view any) {
 	namespaces := r.URL.Query()["namespace"]
 	v := jobView{Name: "Jobs", About: lacking(s.Jobs != nil, "job in these namespaces")}
+	all := 0
 	for i := range s.Jobs {
-		if slices.Contains(namespaces, s.Jobs[i].Namespace) && len(v.Job) < allRows {
+		if !slices.Contains(namespaces, s.Jobs[i].Namespace) {
+			continue
+		}
+		if all++; all <= allRows {
 			v.Job = append(v.Job, o.jobRow(&s.Jobs[i]))
 		}
 	}
-	if len(v.Job) > 0 {
-		v.About = "in " + format.Escape(strings.Join(namespaces, ", "))
+	if all > 0 {
+		for i, n := range namespaces {
+			namespaces[i] = cmp.Or(n, noNamespace)
+		}
+		v.About = format.Escape(fmt.Sprintf("%d of %d in %s", len(v.Job), all, strings.Join(namespaces, ", ")))
 	}
 	return v.Name, v
 }
@@ -226,7 +234,10 @@ func (o Options) report(v *jobView, r *http.Request, report *fleet.JobReport) {
 func verdictView(v *fleet.Verdict, now time.Time) web.Verdict {
 	a := fleet.Alert{Name: v.Name, Severity: v.Severity, Node: v.Node, Since: v.Since}
 	view := alertView(&a, now)
-	view.Subject = format.Escape(v.Subject)
+	view.Subject, view.Runbook = format.Escape(v.Subject), ""
+	if i := slices.IndexFunc(verdict.Conditions, func(c *verdict.Condition) bool { return c.Name == v.Name }); i >= 0 {
+		view.Runbook = verdict.Conditions[i].Runbook()
+	}
 	for _, e := range v.Evidence {
 		view.Evidence = append(view.Evidence, format.Escape(e))
 	}

@@ -82,15 +82,15 @@ func matrixOf(query string, m *matrix.Matrix) *matrixView {
 // waits is from which seconds on a present wait for receives is shown.
 const waits = 1
 
-// queuePairs formats the number of a pair, and how long it waits. A LID is unique in its subnet only, so what is counted by it is an
-// estimate.
+// queuePairs formats the queue pairs of a pair, and their longest wait. A LID is unique in its subnet only: figures by LID are estimates.
 func queuePairs(p matrix.Pair) string {
-	text := fmt.Sprint(p.QueuePairs)
+	estimate := ""
 	if p.ByLID > 0 {
-		text = format.Estimate + text
+		estimate = format.Estimate
 	}
+	text := estimate + fmt.Sprint(p.QueuePairs)
 	if p.OldestReceiveSeconds >= waits {
-		text += ", waits " + format.Duration(p.OldestReceiveSeconds)
+		text += ", waits " + estimate + format.Duration(p.OldestReceiveSeconds)
 	}
 	return text
 }

@@ -78,7 +78,7 @@ func TestMatrix(t *testing.T) {
 	got := texts(body)
 	for _, want := range []string{
 		"|From|gpu0000:9847|gpu0001:9847|gpu0002:9847|elsewhere|more than one node|not known|",
-		"|gpu0000:9847|1000|~1001, waits 41s|-|7|8|9|",
+		"|gpu0000:9847|1000|~1001, waits ~41s|-|7|8|9|",
 		"|gpu0001:9847|-|-|-|-|-|-|",
 		"|gpu0002:9847|3000|3001|-|0|0|0|",
 		"|gpu0001:9847: /api/v1/peers: no answer in time|not asked, beyond the first 64 nodes: 1, such as left-out|",

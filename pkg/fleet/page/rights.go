@@ -30,7 +30,7 @@ type Rights struct {
 	Lifetime time.Duration
 }
 
-// MinKey is the least length of Rights.Key: the length of what it makes.
+// MinKey is the least length of Rights.Key, as long as a signature.
 const MinKey = sha256.Size
 
 // The parameters of a signed link: when it ends in Unix time, and the signature.
@@ -149,12 +149,12 @@ type signed struct {
 	Until time.Time
 }
 
-// signedLink returns the link to a job for others; nil without a key, and for who came by such a link. It is the same within an hour.
+// signedLink returns the link to a job for others; nil without a key, and for a request by a signed link.
 func (r *Rights) signedLink(req *http.Request, name fleet.JobName) *signed {
 	if r.Header == "" || len(r.Key) == 0 || r.byLink(req) {
 		return nil
 	}
-	until := time.Now().Truncate(time.Hour).Add(time.Hour + r.Lifetime)
+	until := time.Now().Add(r.Lifetime)
 	text := strconv.FormatInt(until.Unix(), 10)
 	q := url.Values{untilField: {text}, signatureField: {base64.RawURLEncoding.EncodeToString(r.sign(name, text))}}
 	return &signed{jobLink(name) + "&" + q.Encode(), until}
