@@ -72,7 +72,7 @@ func severity(name string) fleet.Severity {
 	return fleet.Info
 }
 
-// shortened returns a copy: the answer of which the text is a part must not be kept.
+// shortened returns a copy, so that the rest of the answer is not kept.
 func shortened(text string, limit int) string {
 	return strings.Clone(strings.ToValidUTF8(text[:min(len(text), limit)], ""))
 }
