@@ -49,8 +49,8 @@ func (l *Late) String() string {
 	of := func(seconds float64) time.Duration {
 		return time.Duration(seconds * float64(time.Second)).Round(10 * time.Microsecond)
 	}
-	return fmt.Sprintf("rank %s of communicator %s (%s on %s) launches %v after the first compared rank on other nodes, whose clocks differ by "+
-		"at most %v", l.Rank, l.Communicator, l.Workload, l.Node, of(l.Seconds), of(l.ErrorSeconds))
+	return fmt.Sprintf("rank %s of communicator %s (%s on %s) launches %v after the first compared rank on other nodes, "+
+		"whose clocks differ by at most %v", l.Rank, l.Communicator, l.Workload, l.Node, of(l.Seconds), of(l.ErrorSeconds))
 }
 
 // Incomplete is a communicator with ranks that no sensor knows.
