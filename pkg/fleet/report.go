@@ -194,12 +194,24 @@ func (r *JobReport) judge() {
 	case r.Alerts == nil:
 		r.Summary = "Whether something is wrong is not known: alerts are not answered."
 	default:
-		r.Summary = "Nothing is known to be wrong with " + Counted(len(r.Members), "member")
-		if len(r.Unknown) > 0 {
-			r.Summary += "; not known: " + strings.Join(r.Unknown, ", ")
-		}
-		r.Summary += "."
+		r.Summary = "Nothing is known to be wrong with " + Counted(len(r.Members), "member") + r.caveat()
 	}
+}
+
+// caveat ends a sentence with what is unknown.
+func (r *JobReport) caveat() string {
+	if len(r.Unknown) == 0 {
+		return "."
+	}
+	return "; not known: " + strings.Join(r.Unknown, ", ") + "."
+}
+
+// Unsaid returns what is unknown, if the summary does not say so.
+func (r *JobReport) Unsaid() []string {
+	if strings.HasSuffix(r.Summary, r.caveat()) && len(r.Unknown) > 0 {
+		return nil
+	}
+	return r.Unknown
 }
 
 // worstAlert is the rank of the worst alert; without an alert, a high rank.

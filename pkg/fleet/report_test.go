@@ -90,6 +90,12 @@ func TestSummary(t *testing.T) {
 			t.Errorf("%q %q, first %s, unknown %q\nwant %q %q, first %s", r.Summary, r.Severity, r.Members[0].Node, r.Unknown, c.want, c.severity, c.first)
 		}
 	}
+	if r := reported(t, &State{Alerts: []Alert{}}, &fakePrometheus{}, nil, time.Unix(1_800_000_000, 0)); r.Unsaid() != nil || len(r.Unknown) == 0 {
+		t.Errorf("%q is said twice: %q", r.Unsaid(), r.Summary)
+	}
+	if r := reported(t, &State{Alerts: []Alert{lost}}, &fakePrometheus{}, nil, time.Unix(1_800_000_000, 0)); len(r.Unsaid()) != 1 {
+		t.Errorf("%q is not said: %q", r.Unknown, r.Summary)
+	}
 	idle := &State{Alerts: []Alert{}, Jobs: []Job{{JobName: JobName{"ml", "Job", "train"}, GPUs: new(16.), Idle: new(3.)}}}
 	if r := reported(t, idle, &fakePrometheus{}, nil, time.Unix(1_800_000_000, 0)); r.Summary != "3 of 16 GPUs held by the job did nothing in the last minutes." {
 		t.Error(r.Summary)

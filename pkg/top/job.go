@@ -72,8 +72,8 @@ func (o *Options) showJob(screen *screen, r *fleet.JobReport) error {
 		return json.NewEncoder(o.Out).Encode(r)
 	}
 	lines := []line{{format.Escape(r.Job.String() + ": " + r.Summary), colors[verdict.Severity(r.Severity)]}}
-	if len(r.Unknown) > 0 {
-		lines = append(lines, line{text: "not known: " + format.Escape(strings.Join(r.Unknown, ", "))})
+	if unsaid := r.Unsaid(); len(unsaid) > 0 {
+		lines = append(lines, line{text: "not known: " + format.Escape(strings.Join(unsaid, ", "))})
 	}
 	for _, p := range r.Problems {
 		lines = append(lines, line{"not answered: " + format.Escape(p), colors[verdict.Warning]})

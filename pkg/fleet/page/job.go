@@ -184,7 +184,7 @@ func (o Options) report(v *jobView, r *http.Request, report *fleet.JobReport) {
 	if report.Severity == "" {
 		v.State.Severity = "info"
 	}
-	for _, u := range report.Unknown {
+	for _, u := range report.Unsaid() {
 		v.Unknown = append(v.Unknown, format.Escape(u))
 	}
 	for _, f := range report.Figures {

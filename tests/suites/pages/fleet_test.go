@@ -114,6 +114,9 @@ func TestJobState(t *testing.T) {
 	if got := eval[string](b, `document.querySelector("#members tbody td a").textContent`); !strings.Contains(state, " "+got) {
 		t.Errorf("the first member is on %s: %s", got, state)
 	}
+	if got := eval[int](b, `new Set([...document.querySelectorAll("#members .legend rect")].map((r) => getComputedStyle(r).fill)).size`); got != 5 {
+		t.Errorf("the legend has %d colors, want 5", got)
+	}
 	if got := eval[int](b, `document.querySelectorAll("#figures tbody tr:not(:has(code))").length`); got != 0 {
 		t.Errorf("%d figures have no query", got)
 	}
