@@ -408,8 +408,8 @@ var Conditions = []*Condition{
 	nothingWrong,
 }
 
-// addresses are the addresses of the runbooks: each refresh has verdicts with the same ones.
-var addresses = func() map[*Condition]string {
+// runbookOf has Condition.Runbook of all conditions, so that a refresh makes no addresses.
+var runbookOf = func() map[*Condition]string {
 	all := make(map[*Condition]string, len(Conditions))
 	for _, c := range Conditions {
 		all[c] = c.Runbook()

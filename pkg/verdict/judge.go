@@ -226,7 +226,7 @@ func (f *finding) verdict() Verdict {
 	c := f.condition
 	return Verdict{
 		Name: c.Name, Severity: c.Severity, Subject: f.subject, Summary: c.Summary, Evidence: f.evidence,
-		Since: f.since, Runbook: addresses[c],
+		Since: f.since, Runbook: runbookOf[c],
 	}
 }
 
