@@ -162,6 +162,14 @@ const (
 	Info     Severity = "info"
 )
 
+// Known returns the severity; Info for another word.
+func (s Severity) Known() Severity {
+	if s == Critical || s == Warning {
+		return s
+	}
+	return Info
+}
+
 func (s Severity) rank() int {
 	switch s {
 	case Critical:

@@ -131,12 +131,12 @@ func TestVerdicts(t *testing.T) {
 		}
 	}
 	late := Late{Communicator: "w", Rank: "5", Workload: "ml/b/main", Node: "n2", Seconds: .0351, ErrorSeconds: .002, Launches: 9}
-	got := r.WithSaid(&Said{Late: []Late{late}, Uncompared: 1, Omitted: 3, Incomplete: []Incomplete{{"w", 15, 16}}})
+	got := r.WithSaid(&Said{Late: []Late{late}, Uncompared: 1, Omitted: 3, MoreLate: 4, Incomplete: []Incomplete{{"w", 15, 16}}, MoreIncomplete: 2})
 	const want = "rank 5 of communicator w (ml/b/main on n2) launches 35.1ms after the first compared rank on other nodes, whose clocks differ by at most 2ms."
 	if got.Summary != want || got.Severity != Info {
 		t.Errorf("%q, want %q", got.Summary, want)
 	}
-	if text := strings.Join(got.Unknown, "|"); text != "3 more verdicts of the sensors|how late ranks on 1 node launch|1 of 16 ranks of communicator w" {
+	if text := strings.Join(got.Unknown, "|"); text != "3 more verdicts of the sensors|how late ranks on 1 node launch|4 more late ranks|1 of 16 ranks of communicator w|ranks of 2 more communicators" {
 		t.Error(text)
 	}
 	fires := reported(t, &State{Alerts: []Alert{{Name: "GPULost", Severity: Critical, Node: "n2", Labels: map[string]string{}}}}, &fakePrometheus{}, nil, now)

@@ -15,11 +15,13 @@ type Said struct {
 	Silent   int // nodes whose verdicts are unknown
 	Omitted  int // verdicts that are too many
 	// Late are the ranks that launch after other nodes' ranks, by more than the clocks of the nodes may differ.
-	Late []Late
+	Late     []Late
+	MoreLate int // ranks that are too many
 	// Uncompared are nodes with launches that are not compared: the times or the error of the clock are unknown.
 	Uncompared int
 	// Incomplete are communicators with ranks that no sensor knows.
-	Incomplete []Incomplete
+	Incomplete     []Incomplete
+	MoreIncomplete int // communicators that are too many
 }
 
 // Verdict is a condition of a member, as the sensor of its node says.
@@ -78,8 +80,14 @@ func (r *JobReport) WithSaid(s *Said) *JobReport {
 	if s.Uncompared > 0 {
 		more.Unknown = append(more.Unknown, "how late ranks on "+Counted(s.Uncompared, "node")+" launch")
 	}
+	if s.MoreLate > 0 {
+		more.Unknown = append(more.Unknown, Counted(s.MoreLate, "more late rank"))
+	}
 	for _, c := range s.Incomplete {
 		more.Unknown = append(more.Unknown, fmt.Sprintf("%d of %d ranks of communicator %s", c.NRanks-c.Known, c.NRanks, c.Communicator))
+	}
+	if s.MoreIncomplete > 0 {
+		more.Unknown = append(more.Unknown, "ranks of "+Counted(s.MoreIncomplete, "more communicator"))
 	}
 	more.judge()
 	return &more

@@ -52,7 +52,7 @@ func (a *answer) readVerdicts(body *fleet.Body, of map[owner]bool) error {
 			continue
 		}
 		known := fleet.Verdict{
-			Node: a.Name, Name: shortened(v.Name, maxText), Severity: severity(string(v.Severity)),
+			Node: a.Name, Name: shortened(v.Name, maxText), Severity: fleet.Severity(v.Severity).Known(),
 			Subject: shortened(v.Subject.Name, maxText), Since: v.Since, Evidence: []string{},
 		}
 		for _, e := range v.Evidence[:min(len(v.Evidence), maxEvidence)] {
@@ -61,15 +61,6 @@ func (a *answer) readVerdicts(body *fleet.Body, of map[owner]bool) error {
 		a.verdicts = append(a.verdicts, known)
 	}
 	return nil
-}
-
-// severity returns a known severity.
-func severity(name string) fleet.Severity {
-	switch s := fleet.Severity(name); s {
-	case fleet.Critical, fleet.Warning:
-		return s
-	}
-	return fleet.Info
 }
 
 // shortened returns a copy, so that the rest of the answer is not kept.
@@ -143,10 +134,12 @@ func said(answers []answer, notAsked int) (s fleet.Said) {
 	slices.SortFunc(s.Late, func(a, b fleet.Late) int {
 		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), strings.Compare(a.Communicator, b.Communicator), strings.Compare(a.Rank, b.Rank))
 	})
-	s.Late = s.Late[:min(len(s.Late), maxSaid)]
+	s.MoreLate = max(0, len(s.Late)-maxSaid)
+	s.Late = s.Late[:len(s.Late)-s.MoreLate]
 	slices.SortFunc(s.Incomplete, func(a, b fleet.Incomplete) int {
 		return cmp.Or(cmp.Compare(b.NRanks, a.NRanks), strings.Compare(a.Communicator, b.Communicator))
 	})
-	s.Incomplete = s.Incomplete[:min(len(s.Incomplete), maxSaid)]
+	s.MoreIncomplete = max(0, len(s.Incomplete)-maxSaid)
+	s.Incomplete = s.Incomplete[:len(s.Incomplete)-s.MoreIncomplete]
 	return s
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/fleet"
 	"github.com/accelscope/accelscope/pkg/format"
-	"github.com/accelscope/accelscope/pkg/verdict"
 	"github.com/accelscope/accelscope/pkg/web"
 )
 
@@ -228,20 +227,6 @@ func (o Options) report(v *jobView, r *http.Request, report *fleet.JobReport) {
 		e.For = "until " + web.UTC(report.Events[i].Until)
 		v.Events = append(v.Events, e)
 	}
-}
-
-// verdictView formats a verdict of a sensor.
-func verdictView(v *fleet.Verdict, now time.Time) web.Verdict {
-	a := fleet.Alert{Name: v.Name, Severity: v.Severity, Node: v.Node, Since: v.Since}
-	view := alertView(&a, now)
-	view.Subject, view.Runbook = format.Escape(v.Subject), ""
-	if i := slices.IndexFunc(verdict.Conditions, func(c *verdict.Condition) bool { return c.Name == v.Name }); i >= 0 {
-		view.Runbook = verdict.Conditions[i].Runbook()
-	}
-	for _, e := range v.Evidence {
-		view.Evidence = append(view.Evidence, format.Escape(e))
-	}
-	return view
 }
 
 // figureOf formats the value of a figure by its unit.

@@ -233,32 +233,35 @@ func lacking(known bool, what string) string {
 
 func perSecondSize(v float64) string { return format.Size(v) + "/s" }
 
-// alertView formats an alert as a verdict, whose condition has the same name.
+// alertView formats an alert as a verdict. Each alert has a runbook, also without a condition of its name.
 func alertView(a *fleet.Alert, now time.Time) web.Verdict {
+	v := verdictView(&fleet.Verdict{
+		Node: a.Node, Name: a.Name, Severity: a.Severity, Subject: a.Subject(), Since: a.Since, Evidence: a.Details(),
+	}, now)
+	v.Runbook = verdict.Runbook(a.Name)
+	return v
+}
+
+// verdictView formats a verdict, with what its condition says.
+func verdictView(of *fleet.Verdict, now time.Time) web.Verdict {
 	v := web.Verdict{
-		Severity: severity(a.Severity), Name: format.Escape(a.Name), Subject: format.Escape(a.Subject()), Since: a.Since,
-		For:     web.Age(now.Sub(a.Since)),
-		Runbook: verdict.Runbook(a.Name),
+		Severity: severity(of.Severity), Name: format.Escape(of.Name), Subject: format.Escape(of.Subject), Since: of.Since,
+		For: web.Age(now.Sub(of.Since)),
 	}
-	if i := slices.IndexFunc(verdict.Conditions, func(c *verdict.Condition) bool { return c.Name == a.Name }); i >= 0 {
-		v.Summary = verdict.Conditions[i].Summary
+	if i := slices.IndexFunc(verdict.Conditions, func(c *verdict.Condition) bool { return c.Name == of.Name }); i >= 0 {
+		v.Summary, v.Runbook = verdict.Conditions[i].Summary, verdict.Conditions[i].Runbook()
 	}
-	if a.Node != "" {
-		v.Link = nodeLink(a.Node)
+	if of.Node != "" {
+		v.Link = nodeLink(of.Node)
 	}
-	for _, d := range a.Details() {
-		v.Evidence = append(v.Evidence, format.Escape(d))
+	for _, e := range of.Evidence {
+		v.Evidence = append(v.Evidence, format.Escape(e))
 	}
 	return v
 }
 
 // severity returns a severity that the style sheet has.
-func severity(s fleet.Severity) string {
-	if s == fleet.Critical || s == fleet.Warning {
-		return string(s)
-	}
-	return string(fleet.Info)
-}
+func severity(s fleet.Severity) string { return string(s.Known()) }
 
 func nodeLink(name string) string { return "/node?" + url.Values{"name": {name}}.Encode() }
 

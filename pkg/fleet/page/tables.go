@@ -116,6 +116,7 @@ type railsView struct {
 	Node        []nodeRow
 	Rails       []railRow
 	Alerts      []web.Verdict
+	AllAlerts   int
 	Answered    bool
 }
 
@@ -157,7 +158,11 @@ func (o Options) node(r *http.Request, s *fleet.State, _ *asked) (title string, 
 		}
 	}
 	for i := range s.Alerts {
-		if a := &s.Alerts[i]; a.Node == name && name != "" && len(v.Alerts) < allRows {
+		a := &s.Alerts[i]
+		if a.Node != name || name == "" {
+			continue
+		}
+		if v.AllAlerts++; v.AllAlerts <= allRows {
 			v.Alerts = append(v.Alerts, alertView(a, s.At))
 		}
 	}
