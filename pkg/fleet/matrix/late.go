@@ -38,6 +38,36 @@ func (t *team) add(a *answer, r *rank) {
 	t.ranks, t.nodes[a], t.names[r.name] = append(t.ranks, rankOn{r, a}), true, true
 }
 
+// stamp is when a rank on a node launched.
+type stamp struct {
+	node *answer
+	at   time.Time
+}
+
+// firsts are the first launch with a number, and the first on another node.
+type firsts struct{ first, other stamp }
+
+// with adds a launch.
+func (f firsts) with(s stamp) firsts {
+	switch {
+	case f.first.node == nil || f.first.node == s.node && s.at.Before(f.first.at):
+		f.first = s
+	case s.at.Before(f.first.at):
+		f.first, f.other = s, f.first
+	case s.node != f.first.node && (f.other.node == nil || s.at.Before(f.other.at)):
+		f.other = s
+	}
+	return f
+}
+
+// elsewhere returns the first launch on another node than this; without a node if there is no such launch.
+func (f firsts) elsewhere(node *answer) stamp {
+	if f.first.node != node {
+		return f.first
+	}
+	return f.other
+}
+
 // delay is how late a rank launched, and how much the clocks of both nodes may differ.
 type delay struct{ late, clocks time.Duration }
 
@@ -47,19 +77,14 @@ func (t *team) late(uncompared map[*answer]bool) (list []fleet.Late) {
 	if len(t.nodes) < 2 {
 		return nil
 	}
-	first := map[*answer]map[uint64]time.Time{} // of each node, by number of the launch
+	first := map[uint64]firsts{} // by number of the launch
 	for _, r := range t.ranks {
 		if r.node.clock == 0 || len(r.times) == 0 {
 			uncompared[r.node] = true
 			continue
 		}
-		if first[r.node] == nil {
-			first[r.node] = map[uint64]time.Time{}
-		}
 		for number, at := range r.times {
-			if f, ok := first[r.node][number]; !ok || at.Before(f) {
-				first[r.node][number] = at
-			}
+			first[number] = first[number].with(stamp{r.node, at})
 		}
 	}
 	for _, r := range t.ranks {
@@ -68,8 +93,8 @@ func (t *team) late(uncompared map[*answer]bool) (list []fleet.Late) {
 		}
 		var delays []delay
 		for number, at := range r.times {
-			if d, ok := r.delayOf(number, at, first); ok {
-				delays = append(delays, d)
+			if f := first[number].elsewhere(r.node); f.node != nil {
+				delays = append(delays, delay{at.Sub(f.at), f.node.clock + r.node.clock})
 			}
 		}
 		if l, ok := median(delays); ok {
@@ -78,16 +103,6 @@ func (t *team) late(uncompared map[*answer]bool) (list []fleet.Late) {
 		}
 	}
 	return list
-}
-
-// delayOf compares a launch of a rank with the first on other nodes; false if no other node has the launch.
-func (r rankOn) delayOf(number uint64, at time.Time, first map[*answer]map[uint64]time.Time) (d delay, ok bool) {
-	for node, times := range first {
-		if f, has := times[number]; has && node != r.node && (!ok || at.Sub(f) > d.late) {
-			d, ok = delay{at.Sub(f), node.clock + r.node.clock}, true
-		}
-	}
-	return d, ok
 }
 
 // median returns the median of delays, of an even number the smaller, if there are enough, and the median is larger than the clocks may

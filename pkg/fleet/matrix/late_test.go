@@ -5,6 +5,7 @@ package matrix
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -119,7 +120,41 @@ func TestManyRanks(t *testing.T) {
 	if len(got.ranks) != maxRanks || len(got.ranks[0].times) != maxTimes || got.held < maxRanks*maxTimes {
 		t.Errorf("%d ranks with %d times, %d held", len(got.ranks), len(got.ranks[0].times), got.held)
 	}
-	if s := r.Job(job, []fleet.Member{member("ml/a", name), member("ml/a", serve(t, b.handler()))}).Said; len(s.Late) != maxSaid {
-		t.Errorf("%d late ranks, want %d", len(s.Late), maxSaid)
+	if s := r.Job(job, []fleet.Member{member("ml/a", name), member("ml/a", serve(t, b.handler()))}).Said; len(s.Late) != maxSaid || s.MoreLate != maxRanks-maxSaid {
+		t.Errorf("%d late ranks and %d more, want %d of %d", len(s.Late), s.MoreLate, maxSaid, maxRanks)
+	}
+	a = &fakeSensor{}
+	for i := range maxSaid + 3 {
+		c := launches("0", 0, 1)
+		c.Key = fmt.Sprint("part", i)
+		a.ranks = append(a.ranks, c)
+	}
+	if s := r.Job(fleet.JobName{Name: "other"}, []fleet.Member{member("ml/a", serve(t, a.handler()))}).Said; len(s.Incomplete) != maxSaid || s.MoreIncomplete != 3 {
+		t.Errorf("%d incomplete communicators and %d more, want %d and 3", len(s.Incomplete), s.MoreIncomplete, maxSaid)
+	}
+}
+
+// TestFirsts compares the first launch on other nodes with a search through all launches.
+func TestFirsts(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	nodes := make([]answer, 4)
+	for range 2000 {
+		var all []stamp
+		var f firsts
+		for range 1 + r.IntN(8) {
+			s := stamp{&nodes[r.IntN(len(nodes))], begin.Add(time.Duration(r.IntN(6)))}
+			all, f = append(all, s), f.with(s)
+		}
+		for i := range nodes {
+			var want time.Time
+			for _, s := range all {
+				if s.node != &nodes[i] && (want.IsZero() || s.at.Before(want)) {
+					want = s.at
+				}
+			}
+			if got := f.elsewhere(&nodes[i]); !got.at.Equal(want) || got.node == &nodes[i] || (got.node == nil) != want.IsZero() {
+				t.Fatalf("%v: %v, want %v", all, got, want)
+			}
+		}
 	}
 }
