@@ -39,22 +39,24 @@ func (p *packed) write(out *bytes.Buffer, t *text, families []Family) error {
 	if p.dialect != t.dialect || p.forms != t.forms {
 		*p = packed{dialect: t.dialect, forms: t.forms}
 	}
+	last, blocks := p.families, p.blocks
+	p.families, p.blocks = nil, nil // a page that is not finished leaves no blocks
 	out.Write(gzipHeader)
 	sum, length, n := uint32(0), 0, 0
 	for at := (place{}); at.family < len(families); n++ {
 		to, limit, equal := place{len(families), 0}, flushSize, false
-		if n < len(p.blocks) {
+		if n < len(blocks) {
 			var alike bool
-			if alike, equal = compare(p.families, families, at, p.blocks[n].end); alike {
-				to, limit = p.blocks[n].end, math.MaxInt // the blocks after it stay the same
+			if alike, equal = compare(last, families, at, blocks[n].end); alike {
+				to, limit = blocks[n].end, math.MaxInt // the blocks after it stay the same
 			} else {
-				p.blocks = slices.Delete(p.blocks, n, len(p.blocks))
+				blocks = slices.Delete(blocks, n, len(blocks))
 			}
 		}
-		if n == len(p.blocks) {
-			p.blocks = append(p.blocks, block{})
+		if n == len(blocks) {
+			blocks = append(blocks, block{})
 		}
-		b := &p.blocks[n]
+		b := &blocks[n]
 		if !equal {
 			b.end = t.part(families, at, to, limit)
 			if err := b.pack(t.buffer); err != nil {
@@ -64,7 +66,6 @@ func (p *packed) write(out *bytes.Buffer, t *text, families []Family) error {
 		out.Write(b.packed.Bytes())
 		at, length, sum = b.end, length+b.length, multiply(sum, b.shift)^b.sum
 	}
-	p.families, p.blocks = families, slices.Delete(p.blocks, n, len(p.blocks))
 	end := t.end()
 	if err := flate.StatelessDeflate(out, end, true, nil); err != nil {
 		return fmt.Errorf("compress metrics: %w", err)
@@ -73,6 +74,7 @@ func (p *packed) write(out *bytes.Buffer, t *text, families []Family) error {
 	binary.LittleEndian.PutUint32(trailer[:], crc32.Update(sum, crc32.IEEETable, end))
 	binary.LittleEndian.PutUint32(trailer[4:], uint32(length+len(end))) // modulo 2^32
 	out.Write(trailer[:])
+	p.families, p.blocks = families, slices.Delete(blocks, n, len(blocks))
 	return nil
 }
 
@@ -101,7 +103,7 @@ func compare(last, now []Family, from, to place) (alike, equal bool) {
 		if !whole {
 			end = to.row
 		}
-		if *a.name != *b.name || *a.help != *b.help || a.typ != b.typ || end > len(b.rows) || whole && end < len(b.rows) {
+		if *a.name != *b.name || *a.help != *b.help || a.typ != b.typ || whole && end != len(b.rows) || !whole && end >= len(b.rows) {
 			return false, false
 		}
 		for j := first; j < end; j++ {

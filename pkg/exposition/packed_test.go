@@ -73,27 +73,59 @@ func (p *randomPages) next(forms Forms) *Page {
 func TestPacked(t *testing.T) {
 	pages, kept := newRandomPages(), Encoder{}
 	kind, forms := expfmt.TypeTextPlain, Forms{}
-	for round := range 1000 {
+	for range 1000 {
 		if pages.IntN(20) == 0 {
 			kind = []expfmt.FormatType{expfmt.TypeTextPlain, expfmt.TypeOpenMetrics}[pages.IntN(2)]
 			forms.CreatedLines = pages.IntN(2) == 0
 		}
 		page, format := pages.next(forms), expfmt.NewFormat(kind)
-		want, err := new(Encoder).Encode(page, format, false)
-		if err != nil {
-			t.Fatal(err)
+		checkPacked(t, &kept, page, format)
+	}
+}
+
+// checkPacked compares a compressed page with the page that is not compressed.
+func checkPacked(t *testing.T, kept *Encoder, page *Page, format expfmt.Format) {
+	t.Helper()
+	want, err := new(Encoder).Encode(page, format, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := kept.Encode(page, format, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := gzip.NewReader(bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(r) // it checks the CRC and the length
+	if err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("%v: %d bytes, want %d", err, len(got), len(want))
+	}
+}
+
+// TestPackedShrinks: a family whose last rows go ends anywhere in a block, also where a block begins.
+func TestPackedShrinks(t *testing.T) {
+	const most = 1000
+	sets := make([]*LabelSet, most)
+	for i := range sets {
+		sets[i] = &LabelSet{text: fmt.Sprintf(`device="%064d"`, i)}
+	}
+	name, help := [2]string{"a", "b"}, "A test."
+	page := func(rows int) *Page {
+		families := make([]Family, 2)
+		for n := range families {
+			families[n] = Family{name: &name[n], help: &help, typ: gauge, rows: make([]row, rows)}
+			for i := range families[n].rows {
+				families[n].rows[i].labels = sets[i]
+			}
 		}
-		body, err := kept.Encode(page, format, true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := gzip.NewReader(bytes.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := io.ReadAll(r) // it checks the CRC and the length
-		if err != nil || !bytes.Equal(got, want) {
-			t.Fatalf("refresh %d: %v: %d bytes, want %d", round, err, len(got), len(want))
+		return NewPage(families, Forms{})
+	}
+	for rows := 1; rows < most; rows++ {
+		var kept Encoder
+		for _, now := range []*Page{page(most), page(rows), page(most)} {
+			checkPacked(t, &kept, now, expfmt.NewFormat(expfmt.TypeTextPlain))
 		}
 	}
 }
