@@ -106,9 +106,12 @@ func (r *Recorder) Observe(at time.Time, facts *model.Snapshot, shares *attribut
 	}
 }
 
-// advance clears the steps between the last reading and this reading.
+// advance clears the steps between the last reading and this reading, and all steps if the clock was set back.
 func (r *Recorder) advance(slot int64) {
-	from := max(r.slot+1, slot-Steps+1)
+	from := slot - Steps + 1
+	if slot >= r.slot {
+		from = max(from, r.slot+1)
+	}
 	r.slot = slot
 	for _, e := range r.entries {
 		if e.rings == nil {
