@@ -14,14 +14,14 @@ const slots = 8
 // history is the growth of a counter within the last window.
 type history struct {
 	last  uint64
-	slot  int64 // number of the current part, since 1970
+	slot  int64 // number of the current part, since growth.start
 	grown [slots]uint64
 	round uint64 // the last round with this counter
 }
 
-// advance moves to the part of a moment. A clock that went back changes nothing.
-func (h *history) advance(at time.Time, window time.Duration) {
-	now := at.UnixNano() / int64(window/slots)
+// advance moves to the part of a moment.
+func (h *history) advance(since, window time.Duration) {
+	now := int64(since / (window / slots))
 	if now-h.slot >= slots {
 		h.grown = [slots]uint64{}
 		h.slot = now
@@ -61,6 +61,7 @@ type counterKey struct {
 type growth struct {
 	histories          map[counterKey]*history
 	number             uint64    // number of the refresh
+	start              time.Time // of the first refresh; times are compared by the monotonic clock, which nobody sets
 	at, before         time.Time // time of the refresh, and of the previous refresh
 	devices, workloads room      // of the refresh
 	omitted            int       // counters without room in the refresh
@@ -69,6 +70,7 @@ type growth struct {
 func (g *growth) begin(at time.Time) {
 	if g.histories == nil {
 		g.histories = map[counterKey]*history{}
+		g.start = at
 	}
 	g.number++
 	g.before, g.at = g.at, at
@@ -94,7 +96,7 @@ func (g *growth) history(key counterKey, o *identity.Owner) (h *history, known b
 		h = &history{}
 		g.histories[key] = h
 	}
-	h.advance(g.at, key.condition.Window)
+	h.advance(g.at.Sub(g.start), key.condition.Window)
 	h.round = g.number
 	return h, known
 }
