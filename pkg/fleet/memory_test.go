@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"os"
 	"runtime"
 	"strings"
@@ -78,7 +77,7 @@ func TestMemory(t *testing.T) {
 	for i := range maxVisits {
 		all.Go(func() {
 			defer func() { held <- struct{}{} }()
-			leave, err := r.Enter(t.Context(), netip.AddrFrom4([4]byte{10, 0, 0, byte(i / maxOfClient)}))
+			leave, err := r.Enter(t.Context(), fmt.Sprint(i/maxOfClient))
 			if err != nil {
 				t.Error(err)
 				return
@@ -302,7 +301,7 @@ func TestVisits(t *testing.T) {
 	v.wait = 10 * time.Millisecond
 	var leaves []func()
 	enter := func(i byte) bool {
-		leave, err := v.enter(t.Context(), netip.AddrFrom4([4]byte{10, 0, 0, i}))
+		leave, err := v.enter(t.Context(), fmt.Sprint(i))
 		if err == nil {
 			leaves = append(leaves, leave)
 		}

@@ -5,7 +5,6 @@ package fleet
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"sync"
 	"time"
 )
@@ -43,9 +42,9 @@ func NewReader(p *Prometheus) *Reader {
 	return &Reader{prometheus: p, now: time.Now, timeout: timeout, visits: newVisits()}
 }
 
-// Enter takes a place for a client that searches or asks for a job. It fails with ErrBusy if no place is free in time.
+// Enter takes a place for a client, by any name, that searches or asks for a job. It fails with ErrBusy if no place is free in time.
 // The client leaves after it has shown the answer, whose memory belongs to its place.
-func (r *Reader) Enter(ctx context.Context, client netip.Addr) (leave func(), err error) {
+func (r *Reader) Enter(ctx context.Context, client string) (leave func(), err error) {
 	return r.visits.enter(ctx, client)
 }
 

@@ -5,7 +5,6 @@ package fleet
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"sync"
 	"time"
 )
@@ -27,7 +26,7 @@ type visits struct {
 	wait time.Duration
 
 	mu sync.Mutex
-	of map[netip.Addr]*visitor
+	of map[string]*visitor
 }
 
 // visitor is a client that asks or waits.
@@ -37,11 +36,11 @@ type visitor struct {
 }
 
 func newVisits() *visits {
-	return &visits{all: make(chan struct{}, maxVisits), wait: maxWait, of: map[netip.Addr]*visitor{}}
+	return &visits{all: make(chan struct{}, maxVisits), wait: maxWait, of: map[string]*visitor{}}
 }
 
-// enter takes a place for a client. It fails if no place is free in time.
-func (v *visits) enter(ctx context.Context, client netip.Addr) (leave func(), err error) {
+// enter takes a place for a client, by any name. It fails if no place is free in time.
+func (v *visits) enter(ctx context.Context, client string) (leave func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, v.wait)
 	defer cancel()
 	v.mu.Lock()

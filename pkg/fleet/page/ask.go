@@ -5,7 +5,6 @@ package page
 import (
 	"context"
 	"net/http"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -62,8 +61,7 @@ func (f *pages) handler(kept func(func(http.ResponseWriter, *http.Request, *api.
 		f.state.Store(s)
 		v := &visit{leave: func() {}}
 		if question := ask(r, s); question != nil {
-			client, _ := netip.ParseAddrPort(r.RemoteAddr) // what has no address is one client
-			leave, err := f.Reader.Enter(r.Context(), client.Addr().Unmap())
+			leave, err := f.Reader.Enter(r.Context(), f.Rights.client(r))
 			if err != nil {
 				w.Header().Set("Retry-After", "1")
 				web.Refuse(w, err)

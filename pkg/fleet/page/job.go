@@ -27,7 +27,7 @@ type jobView struct {
 	AllAlerts         int
 	AllEvents         int
 	ShowAll, JSON     string
-	Alone             bool    // who sees it has no right to other pages
+	Alone             bool    // it is shown by a signed link, which shows no other page
 	Signed            *signed // nil: no link to others
 	Strips            []level // the legend
 	Begin             time.Time
@@ -124,13 +124,19 @@ func (o Options) job(r *http.Request, s *fleet.State, a *asked) (title string, v
 	if a.matrix != nil && len(a.report.Members) > 0 {
 		v.Matrix = matrixOf(o.Rights.query(r, name), a.matrix)
 	}
-	if v.Alone {
-		v.removeLinks()
-	}
 	return v.Name, v
 }
 
-// removeLinks removes the links to pages that a signed link does not show.
+// jobAlone is job for people who may see no page of a node.
+func (o Options) jobAlone(r *http.Request, s *fleet.State, a *asked) (title string, view any) {
+	title, view = o.job(r, s, a)
+	if v, ok := view.(jobView); ok && a.job {
+		v.removeLinks()
+	}
+	return title, view
+}
+
+// removeLinks removes the links to nodes, and the link to the job that the page shows.
 func (v *jobView) removeLinks() {
 	for i := range v.Job {
 		v.Job[i].Link = ""

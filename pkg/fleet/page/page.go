@@ -9,7 +9,6 @@ import (
 	"embed"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -40,7 +39,7 @@ const (
 type Reader interface {
 	Read() *fleet.State
 	// Enter takes a place for a client that asks for a job or searches.
-	Enter(ctx context.Context, client netip.Addr) (leave func(), err error)
+	Enter(ctx context.Context, client string) (leave func(), err error)
 	Job(context.Context, *fleet.State, fleet.JobName) (*fleet.JobReport, []string)
 	Search(ctx context.Context, text string) ([]fleet.Found, []string)
 }
@@ -64,19 +63,22 @@ func Handlers(o Options) map[string]http.Handler {
 	f := &pages{Options: o}
 	facts := func() api.Known { return api.Known{At: f.state.Load().Tried} } // an attempt that fails makes other answers
 	kept := api.Kept(facts, api.NewSlots(), web.Refuse)
-	job := o.Rights.guard(true, f.handler(kept, f.askJob, o.page("job.html", o.job)))
+	ofJob := func(answer, alone answerFunc) http.Handler {
+		return o.Rights.guardJob(f.handler(kept, f.askJob, answer), f.handler(kept, f.askJob, alone))
+	}
+	job := ofJob(o.page("job.html", o.job), o.page("job.html", o.jobAlone))
 	handlers := map[string]http.Handler{
-		"GET /{$}":                    o.Rights.guard(false, f.handler(kept, f.askSearch, o.page("fleet.html", o.fleet))),
+		"GET /{$}":                    o.Rights.guard(f.handler(kept, f.askSearch, o.page("fleet.html", o.fleet))),
 		"GET /job":                    job,
 		"GET /job/{namespace}/{name}": job,
-		"GET /node":                   o.Rights.guard(false, f.handler(kept, nothing, o.page("rails.html", o.node))),
+		"GET /node":                   o.Rights.guard(f.handler(kept, nothing, o.page("rails.html", o.node))),
 
-		"GET " + statePath:       o.Rights.guard(false, f.handler(kept, nothing, stateJSON)),
-		"GET " + jobPath:         o.Rights.guard(true, f.handler(kept, f.askJob, jobJSON)),
+		"GET " + statePath:       o.Rights.guard(f.handler(kept, nothing, stateJSON)),
+		"GET " + jobPath:         ofJob(jobJSON, jobJSON),
 		"GET " + descriptionPath: http.HandlerFunc(o.description),
 	}
 	if o.Matrix != nil {
-		handlers["GET "+matrixPath] = o.Rights.guard(true, f.handler(kept, f.askJob, matrixJSON))
+		handlers["GET "+matrixPath] = ofJob(matrixJSON, matrixJSON)
 	}
 	web.AddAssets(handlers)
 	return handlers

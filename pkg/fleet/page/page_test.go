@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -31,7 +30,7 @@ type fakeFleet struct {
 
 func (f *fakeFleet) Read() *fleet.State { return f.state }
 
-func (f *fakeFleet) Enter(context.Context, netip.Addr) (func(), error) { return func() {}, nil }
+func (f *fakeFleet) Enter(context.Context, string) (func(), error) { return func() {}, nil }
 
 func (f *fakeFleet) Job(context.Context, *fleet.State, fleet.JobName) (*fleet.JobReport, []string) {
 	f.jobs++

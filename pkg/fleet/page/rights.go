@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -39,34 +40,68 @@ const (
 	signatureField = "signature"
 )
 
-// guard refuses requests that may not see what next shows: a job, the jobs of namespaces, or everything.
-func (r *Rights) guard(ofJob bool, next http.Handler) http.Handler {
+// guard refuses requests of people who may not see everything.
+func (r *Rights) guard(next http.Handler) http.Handler {
+	return r.guardBy(next, func(w http.ResponseWriter, req *http.Request, namespaces []string) {
+		if req.URL.Path == "/" {
+			http.Redirect(w, req, jobsLink(namespaces), http.StatusSeeOther)
+			return
+		}
+		forbid(w, errors.New("only jobs of your namespaces are shown to you"))
+	})
+}
+
+// guardJob refuses requests for a job, or for the jobs of namespaces, that people may not see. alone answers people who may not see
+// everything, and signed links.
+func (r *Rights) guardJob(next, alone http.Handler) http.Handler {
+	guarded := r.guardBy(next, func(w http.ResponseWriter, req *http.Request, namespaces []string) {
+		for _, n := range namespacesOf(req) {
+			if !slices.Contains(namespaces, cmp.Or(n, noNamespace)) {
+				forbid(w, errors.New("only jobs of your namespaces are shown to you"))
+				return
+			}
+		}
+		alone.ServeHTTP(w, req)
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if !r.byLink(req) {
+			guarded.ServeHTTP(w, req)
+		} else if err := r.checkLink(req, time.Now()); err != nil {
+			forbid(w, err)
+		} else {
+			alone.ServeHTTP(w, req)
+		}
+	})
+}
+
+// guardBy answers people with all rights by next, and people with namespaces by some.
+func (r *Rights) guardBy(next http.Handler, some func(http.ResponseWriter, *http.Request, []string)) http.Handler {
 	if r.Header == "" {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if ofJob && r.byLink(req) {
-			if err := r.checkLink(req, time.Now()); err != nil {
-				forbid(w, err)
-				return
-			}
-			next.ServeHTTP(w, req)
-			return
-		}
 		namespaces, err := r.namespaces(req)
 		switch {
 		case err != nil:
 			forbid(w, err)
-		case slices.Contains(namespaces, "*") || ofJob && !slices.ContainsFunc(namespacesOf(req), func(n string) bool {
-			return !slices.Contains(namespaces, cmp.Or(n, noNamespace))
-		}):
+		case slices.Contains(namespaces, "*"):
 			next.ServeHTTP(w, req)
-		case req.URL.Path == "/":
-			http.Redirect(w, req, jobsLink(namespaces), http.StatusSeeOther)
 		default:
-			forbid(w, errors.New("only jobs of your namespaces are shown to you"))
+			some(w, req, namespaces)
 		}
 	})
+}
+
+// client names who asks. Behind a reverse proxy, whose address is everybody's, a name is the rights and the address that the proxy saw:
+// the last in X-Forwarded-For, because a client may send the others.
+func (r *Rights) client(req *http.Request) string {
+	if r.Header == "" {
+		address, _ := netip.ParseAddrPort(req.RemoteAddr) // what has no address is one client
+		return address.Addr().Unmap().String()
+	}
+	forwarded := strings.Join(req.Header.Values("X-Forwarded-For"), ",")
+	last := strings.TrimSpace(forwarded[strings.LastIndex(forwarded, ",")+1:])
+	return cmp.Or(req.URL.Query().Get(signatureField), req.Header.Get(r.Header)) + " " + last
 }
 
 // forbid answers that a request has no right.

@@ -112,10 +112,47 @@ func TestNamespaces(t *testing.T) {
 			t.Errorf("%s shows another job", c.target)
 		}
 	}
+	for namespaces, shown := range map[string]bool{"*": true, "research": false} { // also of an answer that is kept
+		if body := ask(h, page, namespaces).Body.String(); strings.Contains(body, `href="/node`) != shown || !strings.Contains(body, `<a href="/">Fleet`) {
+			t.Errorf("links to nodes for %s, want %v", namespaces, shown)
+		}
+	}
 	to := ask(h, "/", "research, -").Header().Get("Location")
 	list := ask(h, to, "research, -").Body.String()
 	if !strings.Contains(list, `href="/job/research/llama-1?kind=JobSet"`) || !strings.Contains(list, `href="/job/-/42?kind=slurm"`) || strings.Contains(list, "sam") {
 		t.Errorf("the list at %s has not the jobs of the namespaces:\n%s", to, list)
+	}
+}
+
+// TestClients: behind a proxy, clients differ by their rights and by what the proxy added.
+func TestClients(t *testing.T) {
+	name := func(r Rights, target, address string, headers ...string) string {
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil)
+		req.RemoteAddr = address
+		for i := 0; i < len(headers); i += 2 {
+			req.Header.Add(headers[i], headers[i+1])
+		}
+		return r.client(req)
+	}
+	const forwarded, proxy = "X-Forwarded-For", "10.0.0.1:4000"
+	header := Rights{Header: "X-Namespaces"}
+	ml := name(header, "/job", proxy, "X-Namespaces", "ml", forwarded, "192.0.2.1")
+	for _, c := range []struct {
+		what, name string
+		same       bool
+	}{
+		{"sends an address", name(header, "/job", proxy, "X-Namespaces", "ml", forwarded, "198.51.100.7, 192.0.2.1"), true},
+		{"sends a header of its own", name(header, "/job", proxy, "X-Namespaces", "ml", forwarded, "198.51.100.7", forwarded, "192.0.2.1"), true},
+		{"has another address", name(header, "/job", proxy, "X-Namespaces", "ml", forwarded, "192.0.2.2"), false},
+		{"has other rights", name(header, "/job", proxy, "X-Namespaces", "vision", forwarded, "192.0.2.1"), false},
+		{"has a link", name(header, "/job?signature=AAAA", proxy, forwarded, "192.0.2.1"), false},
+	} {
+		if (c.name == ml) != c.same {
+			t.Errorf("who %s is the same client: %v, want %v", c.what, !c.same, c.same)
+		}
+	}
+	if a, b := name(Rights{}, "/", "10.0.0.1:1", forwarded, "x"), name(Rights{}, "/", "[::ffff:10.0.0.1]:2"); a != b {
+		t.Errorf("without a proxy: %q and %q", a, b)
 	}
 }
 

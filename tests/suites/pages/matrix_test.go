@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -29,7 +28,7 @@ func (f fakeJob) Read() *fleet.State {
 	return &fleet.State{At: time.Now(), Alerts: []fleet.Alert{}, Jobs: []fleet.Job{{JobName: fleet.JobName{Namespace: "ml", Kind: "Job", Name: "train"}}}}
 }
 
-func (f fakeJob) Enter(context.Context, netip.Addr) (func(), error) { return func() {}, nil }
+func (f fakeJob) Enter(context.Context, string) (func(), error) { return func() {}, nil }
 
 func (f fakeJob) Job(context.Context, *fleet.State, fleet.JobName) (*fleet.JobReport, []string) {
 	r := &fleet.JobReport{Summary: "The job waits for ml/train-0/main.", Severity: fleet.Warning, Figures: []fleet.Figure{{Name: "GPUs", PromQL: []string{"up"}}}}
