@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -199,5 +200,15 @@ func TestManyMembers(t *testing.T) {
 	a.vectors["members_lost"] = []sample{{labels: &labelSet{pairs: []pair{{"container_id", "lost"}}}}}
 	if got, omitted := membersOf(&a); len(got) != maxMembers || omitted != 3 {
 		t.Errorf("%d members and %d more, want %d and 3", len(got), omitted, maxMembers)
+	}
+}
+
+// TestLongFailure: the reason of an error is read up to the limit.
+func TestLongFailure(t *testing.T) {
+	for spaces, want := range map[int]string{0: "500: the reason", maxError: "500"} {
+		body := io.NopCloser(strings.NewReader(strings.Repeat(" ", spaces) + `{"status":"error","error":"the reason"}`))
+		if got := failure(&http.Response{Status: "500", Body: body}); got.Error() != want {
+			t.Errorf("after %d bytes: %q, want %q", spaces, got, want)
+		}
 	}
 }

@@ -181,3 +181,17 @@ func TestAnswers(t *testing.T) {
 		})
 	}
 }
+
+// TestLongLine: a line is read up to the limit.
+func TestLongLine(t *testing.T) {
+	for length, want := range map[int]error{maxLine - 1: nil, maxLine + 1: bufio.ErrTooLong} {
+		answer := "SERVER PROTOCOL 2\nOK\n" + strings.Repeat("x", length) + "\n"
+		conn := struct {
+			io.Reader
+			io.Writer
+		}{strings.NewReader(answer), io.Discard}
+		if err := talk(conn, io.Discard); !errors.Is(err, want) {
+			t.Errorf("a line of %d bytes: %v, want %v", length, err, want)
+		}
+	}
+}
