@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 //go:embed queries.promql
@@ -54,7 +56,7 @@ func (r *Reader) ask(ctx context.Context, at time.Time, most, atOnce int, values
 	failed := map[string][]string{} // queries by problem
 	var mu sync.Mutex
 	slots := make(chan struct{}, atOnce)
-	var all sync.WaitGroup
+	var all safely.Group
 	for _, name := range names {
 		slots <- struct{}{}
 		all.Go(func() {

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/safely"
 )
 
 const (
@@ -151,7 +152,7 @@ func (r *Reader) Job(job fleet.JobName, members []fleet.Member) *Matrix {
 	r.mu.Unlock()
 	if !ok {
 		defer close(k.done)
-		k.matrix = r.ask(now, members)
+		r.ask(k, members)
 		return k.matrix
 	}
 	<-k.done
@@ -159,7 +160,7 @@ func (r *Reader) Job(job fleet.JobName, members []fleet.Member) *Matrix {
 }
 
 // ask asks the sensors of the members' nodes. A viewer's context does not end it: others wait, too.
-func (r *Reader) ask(at time.Time, members []fleet.Member) *Matrix {
+func (r *Reader) ask(k *kept, members []fleet.Member) {
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 	defer cancel()
 	mine := map[string]map[owner]bool{}
@@ -171,18 +172,25 @@ func (r *Reader) ask(at time.Time, members []fleet.Member) *Matrix {
 		mine[m.Node][owner{m.Workload, m.ContainerID}] = true
 	}
 	names := slices.Sorted(maps.Keys(mine))
+	k.matrix = matrixOf(k.at, nil, names) // if reading an answer panics
 	asked := names[:min(len(names), MaxNodes)]
 	answers := make([]answer, len(asked))
-	var all sync.WaitGroup
+	defer func() {
+		for i := range answers {
+			r.held.Add(-int64(answers[i].held))
+		}
+	}()
+	var all safely.Group
 	for i, name := range asked {
 		all.Go(func() { answers[i] = r.sensor(ctx, name, mine[name]) })
 	}
 	all.Wait()
+	k.matrix = matrixOf(k.at, answers, names[len(asked):])
+}
+
+// matrixOf joins the answers.
+func matrixOf(at time.Time, answers []answer, notAsked []string) *Matrix {
 	m := count(answers)
-	m.Said = said(answers, len(names)-len(asked))
-	for i := range answers {
-		r.held.Add(-int64(answers[i].held))
-	}
-	m.At, m.NotAsked = at.UTC(), append([]string{}, names[len(asked):]...)
+	m.At, m.NotAsked, m.Said = at.UTC(), append([]string{}, notAsked...), said(answers, len(notAsked))
 	return m
 }
