@@ -142,9 +142,11 @@ func TestReadyFile(t *testing.T) {
 	n.remove(filepath.Join(n.o.Run, "nvidia"))
 	n.expect(calls, removed)
 	// Another instance of the driver is loaded, and the file is still missing.
-	n.remove(filepath.Join(n.o.Sysfs, "module/nvidia"))
-	n.mkdir(filepath.Join(n.o.Sysfs, "module/other")) // may have the same inode number
-	n.mkdir(filepath.Join(n.o.Sysfs, "module/nvidia"))
+	driver := filepath.Join(n.o.Sysfs, "module/nvidia")
+	if err := os.Rename(driver, driver+".before"); err != nil { // it keeps its inode number, so that the other instance has another
+		t.Fatal(err)
+	}
+	n.mkdir(driver)
 	n.expect(calls, "resume "+removed)
 }
 
