@@ -261,6 +261,14 @@ func TestCRIOfContainerdAPI(t *testing.T) {
 	}
 }
 
+// largePods returns pods of one MiB.
+func largePods(n int) (pods []*api.PodSandbox) {
+	for i := range n {
+		pods = append(pods, &api.PodSandbox{Id: fmt.Sprint(i), Annotations: map[string]string{"a": strings.Repeat("x", 1<<20)}})
+	}
+	return pods
+}
+
 func TestCRIHostile(t *testing.T) {
 	t.Run("garbage", func(t *testing.T) {
 		t.Parallel()
@@ -283,17 +291,21 @@ func TestCRIHostile(t *testing.T) {
 	})
 	t.Run("huge", func(t *testing.T) {
 		t.Parallel()
-		f := &fakeCRI{name: "cri-o"}
-		for i := range 20 {
-			f.pods = append(f.pods, &api.PodSandbox{Id: fmt.Sprint(i), Annotations: map[string]string{"a": strings.Repeat("x", 1<<20)}})
-		}
-		s := open(t, Options{Sockets: []Socket{{"cri", startCRI(t, f)}}})
+		s := open(t, Options{Sockets: []Socket{{"cri", startCRI(t, &fakeCRI{name: "cri-o", pods: largePods(20)})}}})
 		snap, err := s.Read(t.Context())
 		if err == nil || snap.DeviceStates[0].State != model.StateFailed || len(snap.DeviceStates[0].Reason) > maxImage+100 {
 			t.Errorf("%v, %+v", err, snap.DeviceStates)
 		}
 		if resolved(s) == nil || len(resolved(s)) != 0 {
 			t.Errorf("%v", resolved(s))
+		}
+	})
+	t.Run("large", func(t *testing.T) { // beyond gRPC's default of 4 MiB
+		t.Parallel()
+		s := open(t, Options{Sockets: []Socket{{"cri", startCRI(t, &fakeCRI{name: "cri-o", pods: largePods(15)})}}})
+		listed(t, s)
+		if n := len(resolved(s)); n != 15 {
+			t.Errorf("%d pods, want 15", n)
 		}
 	})
 	t.Run("slow", func(t *testing.T) {
