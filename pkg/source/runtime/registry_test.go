@@ -606,6 +606,7 @@ func TestBound(t *testing.T) {
 	c := model.Container{
 		Name: "a\x00b\xff\n" + strings.Repeat("é", 300), PID: -4, Image: strings.Repeat("x", 10000),
 		Labels: map[string]string{"k": strings.Repeat("v", 100000)}, Devices: make([]string, 5000),
+		Cgroup: "/" + strings.Repeat("c", 5000),
 	}
 	for i := range 1000 {
 		c.Labels[fmt.Sprint("l", i)] = ""
@@ -620,6 +621,9 @@ func TestBound(t *testing.T) {
 	}
 	if c.PID != 0 || len(c.Image) != maxImage || len(c.Labels) != maxLabels || len(c.Labels["k"]) != maxString || len(c.Devices) != maxDevices {
 		t.Errorf("%d, image %d, labels %d, value %d, devices %d", c.PID, len(c.Image), len(c.Labels), len(c.Labels["k"]), len(c.Devices))
+	}
+	if len(c.Cgroup) != maxPath {
+		t.Errorf("a path of %d bytes", len(c.Cgroup))
 	}
 }
 

@@ -67,6 +67,15 @@ func TestParseSpec(t *testing.T) {
 	}
 }
 
+// TestLongSlice: the path of a slice grows with the square of its parts, up to the limit.
+func TestLongSlice(t *testing.T) {
+	for parts, want := range map[int]bool{10: true, 2000: false} {
+		if p := unitPath(strings.Repeat("a-", parts)+"a.slice", "", "x"); (p != "") != want {
+			t.Errorf("%d parts: %d bytes", parts, len(p))
+		}
+	}
+}
+
 func FuzzSpec(f *testing.F) {
 	f.Add([]byte(`{"annotations":{"io.kubernetes.cri.sandbox-id":"x"},"linux":{"cgroupsPath":"a-b.slice:p:n","devices":[{"path":"/dev/kfd"}]}}`),
 		[]byte(`{"Version":"v1","Metadata":{"ImageRef":"sha256:beef","Config":{"metadata":{"name":"n","attempt":3}}}}`), "id")
