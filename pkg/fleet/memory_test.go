@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -107,6 +108,30 @@ func TestMemory(t *testing.T) {
 	}
 	all.Wait()
 	runtime.KeepAlive([]*answers{shown, asked})
+}
+
+// TestJobMemory: what a job needs beyond its members, now and in the past, has its own part of a question's memory each.
+func TestJobMemory(t *testing.T) {
+	large := largePrometheus(t)
+	members := expand(queries["members"], map[string]string{"namespace": "ml", "kind": "Job", "name": "train"})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.FormValue("query") == members {
+			fmt.Fprint(w, `{"status":"success","data":{"resultType":"vector","result":[{"metric":{"instance":"n","workload":"w"},"value":[1000,"1"]}]}}`)
+			return
+		}
+		large.Config.Handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	report, problems := reader(t, s.URL, "").Job(t.Context(), &State{}, JobName{"ml", "Job", "train"})
+	if report == nil || len(report.Members) != 1 {
+		t.Fatalf("%+v, %q", report, problems)
+	}
+	for _, most := range []int{maxQuestion - maxPast, maxPast} {
+		want := fmt.Sprintf("more than the %d MiB of memory", most>>20)
+		if !slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, want) }) {
+			t.Errorf("no problem has %q: %q", want, problems)
+		}
+	}
 }
 
 func TestDocumentedMemory(t *testing.T) {
