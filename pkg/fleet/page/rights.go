@@ -93,7 +93,7 @@ func (r *Rights) guardBy(next http.Handler, some func(http.ResponseWriter, *http
 }
 
 // client names who asks. Behind a reverse proxy, whose address is everybody's, a name is the rights and the address that the proxy saw:
-// the last in X-Forwarded-For, because a client may send the others.
+// the last in X-Forwarded-For, because a client may send the others, and any signature.
 func (r *Rights) client(req *http.Request) string {
 	if r.Header == "" {
 		address, _ := netip.ParseAddrPort(req.RemoteAddr) // what has no address is one client
@@ -101,7 +101,7 @@ func (r *Rights) client(req *http.Request) string {
 	}
 	forwarded := strings.Join(req.Header.Values("X-Forwarded-For"), ",")
 	last := strings.TrimSpace(forwarded[strings.LastIndex(forwarded, ",")+1:])
-	return cmp.Or(req.URL.Query().Get(signatureField), req.Header.Get(r.Header)) + " " + last
+	return req.Header.Get(r.Header) + " " + last
 }
 
 // forbid answers that a request has no right.

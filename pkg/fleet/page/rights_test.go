@@ -146,6 +146,7 @@ func TestClients(t *testing.T) {
 		{"has another address", name(header, "/job", proxy, "X-Namespaces", "ml", forwarded, "192.0.2.2"), false},
 		{"has other rights", name(header, "/job", proxy, "X-Namespaces", "vision", forwarded, "192.0.2.1"), false},
 		{"has a link", name(header, "/job?signature=AAAA", proxy, forwarded, "192.0.2.1"), false},
+		{"sends a signature", name(header, "/?q=x&signature=AAAA", proxy, "X-Namespaces", "ml", forwarded, "192.0.2.1"), true},
 	} {
 		if (c.name == ml) != c.same {
 			t.Errorf("who %s is the same client: %v, want %v", c.what, !c.same, c.same)
