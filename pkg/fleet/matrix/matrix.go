@@ -172,9 +172,12 @@ func (r *Reader) ask(k *kept, members []fleet.Member) {
 		mine[m.Node][owner{m.Workload, m.ContainerID}] = true
 	}
 	names := slices.Sorted(maps.Keys(mine))
-	k.matrix = matrixOf(k.at, nil, names) // if reading an answer panics
-	asked := names[:min(len(names), MaxNodes)]
+	asked, notAsked := names[:min(len(names), MaxNodes)], names[min(len(names), MaxNodes):]
 	answers := make([]answer, len(asked))
+	for i, name := range asked {
+		answers[i].Node = Node{Name: name, Problem: "no answer"}
+	}
+	k.matrix = matrixOf(k.at, answers, notAsked) // if reading an answer panics
 	defer func() {
 		for i := range answers {
 			r.held.Add(-int64(answers[i].held))
@@ -185,7 +188,7 @@ func (r *Reader) ask(k *kept, members []fleet.Member) {
 		all.Go(func() { answers[i] = r.sensor(ctx, name, mine[name]) })
 	}
 	all.Wait()
-	k.matrix = matrixOf(k.at, answers, names[len(asked):])
+	k.matrix = matrixOf(k.at, answers, notAsked)
 }
 
 // matrixOf joins the answers.
