@@ -165,7 +165,7 @@ func (r *JobReport) judge() {
 			last = m.LastLaunch
 		}
 	}
-	severe := len(r.Alerts) > 0 && r.Alerts[0].Severity.rank() <= Warning.rank()
+	severe := r.worstAlert() <= Warning.rank()
 	switch first := r.first(); {
 	case len(r.Verdicts) > 0 && r.Verdicts[0].Severity.rank() <= min(Warning.rank(), r.worstAlert()):
 		v := &r.Verdicts[0]

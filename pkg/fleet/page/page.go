@@ -63,10 +63,9 @@ func Handlers(o Options) map[string]http.Handler {
 	f := &pages{Options: o}
 	facts := func() api.Known { return api.Known{At: f.state.Load().Tried} } // an attempt that fails makes other answers
 	kept := api.Kept(facts, api.NewSlots(), web.Refuse)
-	ofJob := func(answer, alone answerFunc) http.Handler {
-		return o.Rights.guardJob(f.handler(kept, f.askJob, answer), f.handler(kept, f.askJob, alone))
-	}
-	job := ofJob(o.page("job.html", o.job), o.page("job.html", o.jobAlone))
+	ofJob := func(answer answerFunc) http.Handler { return f.handler(kept, f.askJob, answer) }
+	job := o.Rights.guardJob(ofJob(o.page("job.html", o.job)), ofJob(o.page("job.html", o.jobAlone)))
+	data := ofJob(jobJSON)
 	handlers := map[string]http.Handler{
 		"GET /{$}":                    o.Rights.guard(f.handler(kept, f.askSearch, o.page("fleet.html", o.fleet))),
 		"GET /job":                    job,
@@ -74,11 +73,12 @@ func Handlers(o Options) map[string]http.Handler {
 		"GET /node":                   o.Rights.guard(f.handler(kept, nothing, o.page("rails.html", o.node))),
 
 		"GET " + statePath:       o.Rights.guard(f.handler(kept, nothing, stateJSON)),
-		"GET " + jobPath:         ofJob(jobJSON, jobJSON),
+		"GET " + jobPath:         o.Rights.guardJob(data, data),
 		"GET " + descriptionPath: http.HandlerFunc(o.description),
 	}
 	if o.Matrix != nil {
-		handlers["GET "+matrixPath] = ofJob(matrixJSON, matrixJSON)
+		data := ofJob(matrixJSON)
+		handlers["GET "+matrixPath] = o.Rights.guardJob(data, data)
 	}
 	web.AddAssets(handlers)
 	return handlers
