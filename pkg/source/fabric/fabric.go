@@ -166,28 +166,19 @@ func (s *Source) tempDir() (string, error) {
 	return "", fmt.Errorf("the sweep of the fabric needs a directory that can be written to: %w", errors.Join(errs...))
 }
 
+// discover sweeps the fabric, and sweeps it again if that fails, for instance because the fabric changed meanwhile.
 func (s *Source) discover(ctx context.Context, sweep string) (*topology, error) {
 	end, _ := ctx.Deadline() // Read sets one
 	half, cancel := context.WithTimeout(ctx, time.Until(end)/2)
 	defer cancel()
-	ports, err := s.run.output(half, s.run.sweep(sweep))
-	if err != nil && !errors.Is(err, errTimeout) { // for instance because the fabric changed meanwhile
+	t, err := s.sweep(half, sweep)
+	if err != nil && !errors.Is(err, errTimeout) {
 		s.log.Debug("the fabric is swept again", zap.Error(err))
-		ports, err = s.run.output(half, s.run.sweep(sweep))
+		t, err = s.sweep(half, sweep)
 	}
-	if err != nil {
-		return nil, s.reason(err)
-	}
-	names, err := s.local(ctx, s.run.list(sweep))
-	if err != nil {
-		return nil, err
-	}
-	owners, err := s.local(ctx, s.run.owners(sweep))
-	if err != nil {
-		return nil, err
-	}
-	t := parseTopology(ports, names, owners)
 	switch {
+	case err != nil:
+		return nil, s.reason(err)
 	case len(t.nodes) == 0:
 		return nil, fmt.Errorf("ibnetdiscover prints no node: %w", errOutput)
 	case !t.linked():
@@ -209,6 +200,23 @@ func (s *Source) discover(ctx context.Context, sweep string) (*topology, error) 
 		s.logState(iblinkinfo, "")
 	}
 	return t, nil
+}
+
+// sweep sweeps the fabric once. If a link changed within the sweep, the tool may write a file that it refuses to load.
+func (s *Source) sweep(ctx context.Context, file string) (*topology, error) {
+	ports, err := s.run.output(ctx, s.run.sweep(file))
+	if err != nil {
+		return nil, err
+	}
+	names, err := s.local(ctx, s.run.list(file))
+	if err != nil {
+		return nil, err
+	}
+	owners, err := s.local(ctx, s.run.owners(file))
+	if err != nil {
+		return nil, err
+	}
+	return parseTopology(ports, names, owners), nil
 }
 
 func (s *Source) local(ctx context.Context, c command) ([]byte, error) {

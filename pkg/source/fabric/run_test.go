@@ -383,6 +383,38 @@ func TestHosts(t *testing.T) {
 	}
 }
 
+// TestSweepChanges: a link changed within a sweep, and the tool refuses to load what it wrote. The fabric is swept again.
+func TestSweepChanges(t *testing.T) {
+	for _, refused := range []string{"--list", "--load-cache"} {
+		s, _, dir := fabricOf(t, "exit 1")
+		script, err := os.ReadFile(s.run.paths[ibnetdiscover])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rounds, want := range []int{3, 0} { // with the sweeps that are refused: one, then both
+			refuse := fmt.Sprintf(`cd %s; case "$*" in *--ports*) echo >> sweeps;; *%s*) if [ $(wc -l < sweeps) -le %d ]; then
+echo 'ibnetdiscover: iberror: failed: loading cached fabric failed'; exit 255; fi;; esac`, dir, refused, rounds+1)
+			s.found = nil
+			_ = os.Remove(filepath.Join(dir, "sweeps"))
+			text := strings.Replace(string(script), "\n", "\n"+refuse+"\n", 1)
+			if err := os.WriteFile(s.run.paths[ibnetdiscover], []byte(text), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			got, err := s.Read(t.Context())
+			nodes := 0
+			if got.Fabric != nil {
+				nodes = len(got.Fabric.Nodes)
+			}
+			if nodes != want || (err == nil) != (want > 0) || err != nil && !strings.Contains(err.Error(), "cached fabric") {
+				t.Errorf("%s refused in %d sweeps: %d nodes, want %d; %v", refused, rounds+1, nodes, want, err)
+			}
+			if text, _ := os.ReadFile(filepath.Join(dir, "sweeps")); len(text) != 2 {
+				t.Errorf("%d sweeps, want 2", len(text))
+			}
+		}
+	}
+}
+
 // TestSweepHangs: Read ends in time and keeps the known nodes.
 func TestSweepHangs(t *testing.T) {
 	t.Parallel()
