@@ -402,8 +402,8 @@ var Conditions = []*Condition{
 	jobStalled, jobMemberBehind, queuePairsStalled, completionErrors, verbsErrors, allocationFailures,
 	sourceLost, sourceStuck, deviceUnreadable, hooksLost, losing, budgetExceeded, eventsLost,
 
-	xidNoncritical, portDisabled, counterSaturated, jobMemberLate, rdmaIdle, gpuIdle, placedBadly, withoutGPUDirect, dataDirectPath,
-	memoryUnowned, coverageGap, mapNearlyFull,
+	xidNoncritical, portDisabled, counterSaturated, jobMemberLate, jobMemberSlow, pathSlow, rdmaIdle, gpuIdle, placedBadly,
+	withoutGPUDirect, dataDirectPath, memoryUnowned, coverageGap, mapNearlyFull,
 
 	nothingWrong,
 }

@@ -33,6 +33,7 @@ type job struct {
 	part   int64
 	spins  time.Time // since when the GPUs of all ranks only wait; zero: they do not
 	ranks  map[string]*rankState
+	slow   slowness
 	number uint64 // of the last refresh that had it
 }
 
@@ -86,7 +87,7 @@ func (r *jobRules) judge() {
 	for _, t := range teams {
 		r.findWaiting(t)
 	}
-	for _, judge := range []func(*team){r.judgeBehind, r.judgeStalled, r.judgeLate} {
+	for _, judge := range []func(*team){r.judgeBehind, r.judgeStalled, r.judgeLate, r.judgeSlow} {
 		for _, t := range teams {
 			judge(t)
 		}

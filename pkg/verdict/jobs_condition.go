@@ -33,6 +33,26 @@ var (
 		},
 		Source: "our limits; in four of five minutes, and no other rank is",
 	}
+	jobMemberSlow = &Condition{
+		Name: "JobMemberSlow", Severity: Info,
+		Summary: "The rank waits for receives less than all other ranks of the communicator, which wait for it.",
+		Thresholds: []Threshold{
+			{Of: "others' median - its share of the time", Value: 0.05, Equal: true},
+			{Of: "its share / others' median", Value: 0.8, Below: true, Equal: true},
+			{Of: "members", Value: 3, Equal: true},
+		},
+		Source: "docs/collectives.md", Words: map[string][]string{"operation": evenOperations},
+	}
+	pathSlow = &Condition{
+		Name: "RDMAPathSlow", Severity: Info,
+		Summary: "The sends of one rank take longer than the sends of all other ranks of the communicator, which wait.",
+		Thresholds: []Threshold{
+			{Of: "sends above others' median; others' waits; shares of the time", Value: 0.05, Equal: true},
+			{Of: "its share / others' median", Value: 2, Equal: true},
+		},
+		Source:  "docs/collectives.md",
+		NoAlert: "it compares sends in the seconds between two readings of the queue pairs, in which all waits are known",
+	}
 )
 
 // defaultStallAfter is the default of Judge.StallAfter.
