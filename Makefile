@@ -296,6 +296,11 @@ test-kernels: deps build image ## The guest suite at full length on 5.10, 6.1, 6
 test-debug: deps build ## Scenarios of probes and objects on a Linux 6.1 that checks locks and memory (first builds it: half an hour)
 	@ACCELSCOPE_NODES=6.1/debug go test -tags vm -count=1 -timeout 120m -v -run TestNode ./tests/suites/e2e
 
+RINGS ?= 10
+.PHONY: test-ring
+test-ring: deps build ## A slow rank, or path, of a ring of eight over Soft-RoCE is named: RINGS (10) times four faults (5 minutes each)
+	@ACCELSCOPE_RINGS=$(RINGS) ACCELSCOPE_NODES=6.12 go test -tags vm -count=1 -timeout 120m -v -run 'TestNode/^6.12$$/^ring$$' ./tests/suites/e2e
+
 # In CI, if there is time: each day of the year another eighth of the scenarios of test-kernels on another node.
 DAY ?= $(shell date +%-j)
 .PHONY: test-kernels-part

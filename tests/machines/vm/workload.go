@@ -16,7 +16,7 @@ import (
 var workloads embed.FS
 
 // BuildWorkloads compiles the C programs of workload/ and returns their directory: verbs, threads, churn, failures,
-// loop, posts, receives, dmabuf, devx, ioctls, uverbs-trace, holdmm, manymaps and forklat, and beside them extended.py. It is in
+// loop, posts, receives, ring, dmabuf, devx, ioctls, uverbs-trace, holdmm, manymaps and forklat, and beside them extended.py. It is in
 // the cache, so the guest has it under the same path.
 func BuildWorkloads(ctx context.Context) (string, error) {
 	sources, err := fs.Sub(workloads, "workload")

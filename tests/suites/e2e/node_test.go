@@ -158,6 +158,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath held", node.held, "6.12 6.1/debug", node.uprobes},
 	{"datapath many mappings", node.manyMappings, "6.1/debug", node.uprobes},
 	{"receive waits", node.receiveWaits, "6.12 6.12/preempt", node.traces},
+	{"ring", node.ring, "", func(n node) bool { return n.plain() && n.kernel != "5.10" && !n.debug }},
 	{"uprobes", node.gate, "6.12 6.1/debug", node.plain},
 	{"gpu memory", node.gpuMemory, "5.10 6.1/debug", node.plain},
 	{"collectives", node.collectives, "6.1/debug", node.plain},
@@ -219,7 +220,7 @@ func (n node) options(t *testing.T) vm.Options {
 	ranks := t.TempDir()
 	collective.Build(t, ranks)
 	env := []string{
-		nodesVar + "=" + os.Getenv(nodesVar), partVar + "=" + os.Getenv(partVar), binaryVar + "=" + dir + "/accelscope", workloadsVar + "=" + workloads,
+		nodesVar + "=" + os.Getenv(nodesVar), ringsVar + "=" + os.Getenv(ringsVar), partVar + "=" + os.Getenv(partVar), binaryVar + "=" + dir + "/accelscope", workloadsVar + "=" + workloads,
 		rdmaTestVar + "=" + dir + "/rdma.test", accessTestVar + "=" + dir + "/access.test", datapathTestVar + "=" + dir + "/datapath.test",
 		returnTestVar + "=" + dir + "/returnprobe.test", probeTestVar + "=" + dir + "/probe.test",
 		uprobeTestVar + "=" + dir + "/uprobe.test", vfTestVar + "=" + dir + "/vf.test",
@@ -236,7 +237,7 @@ func (n node) options(t *testing.T) vm.Options {
 		options.Preempt = "full"
 	}
 	if n.debug {
-		options.Kernel = vm.DebugKernel
+		options.Kernel, options.Timeout = vm.DebugKernel, time.Hour
 	}
 	return options
 }
