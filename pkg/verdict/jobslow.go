@@ -30,6 +30,10 @@ const (
 // evenOperations are the operations that all ranks call alike. A rank that sends to the others, or is the root, waits less by its role.
 var evenOperations = []string{"all_gather", "all_reduce", "all_to_all", "reduce_scatter"}
 
+// passing are gaps with which the waits of queue pairs may be known now: in a survey, if completions emptied the receive queue before. Then
+// all ranks have to have the same number of queue pairs whose waits are known.
+var passing = []model.Gap{model.GapLate, model.GapSurvey}
+
 // slowness is what is kept of a communicator to compare the waits of its ranks.
 type slowness struct {
 	at       time.Time // when the present part began; zero: waits are unknown
@@ -111,14 +115,16 @@ func (r *jobRules) waitSums(t *team) map[string]waitSums {
 		owners[c.Owner], cgroups[c.Cgroup] = c.Rank, c.Rank
 		sums[c.Rank] = waitSums{uneven: r.unevenCalls(c)}
 	}
-	known := map[int]bool{}
+	known, even := map[int]bool{}, false
 	for i := range r.Shares.Outstanding {
-		if o := &r.Shares.Outstanding[i]; owners[o.Owner] != "" {
-			if len(o.ReceiveGaps) > 0 {
-				return nil
-			}
-			known[o.Owner] = true
+		o := &r.Shares.Outstanding[i]
+		switch {
+		case owners[o.Owner] == "":
+			continue
+		case slices.ContainsFunc(o.ReceiveGaps, func(gap model.Gap) bool { return !slices.Contains(passing, gap) }):
+			return nil
 		}
+		known[o.Owner], even = true, even || len(o.ReceiveGaps) > 0
 	}
 	if len(known) < len(owners) || len(sums) < len(owners) {
 		return nil
@@ -129,6 +135,11 @@ func (r *jobRules) waitSums(t *team) map[string]waitSums {
 			s.received += w.Waited + w.Waiting
 			s.queuePairs++
 			sums[rank] = s
+		}
+	}
+	for _, s := range sums {
+		if s.queuePairs == 0 || even && s.queuePairs != sums[t.ranks[0].Rank].queuePairs {
+			return nil
 		}
 	}
 	for i := range r.Shares.Completions {
@@ -162,7 +173,7 @@ func compareWaits(before, now map[string]waitSums, took time.Duration) (members 
 	for rank, s := range now {
 		b, known := before[rank]
 		received, sent := s.received-b.received, s.sent-b.sent
-		if !known || b.queuePairs != s.queuePairs || s.queuePairs == 0 || b.uneven != s.uneven || received < 0 || sent < 0 {
+		if !known || b.queuePairs != s.queuePairs || b.uneven != s.uneven || received < 0 || sent < 0 {
 			return nil
 		}
 		members = append(members, memberWait{

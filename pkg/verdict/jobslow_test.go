@@ -28,7 +28,10 @@ type ring struct {
 	members  int    // of the job on this node
 	ranks    uint32 // of the communicator
 	gap      int    // the member whose waits are unknown; -1: none
-	uneven   int    // the member that calls an uneven operation; -1: none
+	survey   bool
+	over     bool // no waits are known between surveys
+	missed   int  // the member with a queue pair less than the others; -1: none
+	uneven   int  // the member that calls an uneven operation; -1: none
 	together bool
 	replaced bool // queue pairs, at each refresh
 
@@ -40,7 +43,7 @@ type ring struct {
 }
 
 func newRing() *ring {
-	r := &ring{move: 20 * time.Millisecond, members: 8, ranks: 8, gap: -1, uneven: -1, at: start, random: rand.New(rand.NewPCG(1, 2)), jitter: 0.02}
+	r := &ring{move: 20 * time.Millisecond, members: 8, ranks: 8, gap: -1, missed: -1, uneven: -1, at: start, random: rand.New(rand.NewPCG(1, 2)), jitter: 0.02}
 	for i := range r.compute {
 		r.compute[i] = 200 * time.Millisecond
 	}
@@ -95,8 +98,17 @@ func (r *ring) input() Input {
 		if i == r.gap {
 			o.ReceiveGaps = []model.Gap{model.GapPreposted}
 		}
+		if r.survey {
+			o.ReceiveGaps = []model.Gap{model.GapSurvey}
+		}
 		shares.Outstanding = append(shares.Outstanding, o)
 		n := 2
+		if r.over {
+			n = 0
+		}
+		if i == r.missed {
+			n--
+		}
 		if r.replaced {
 			n += int(r.calls)
 		}
@@ -145,6 +157,11 @@ func TestSlow(t *testing.T) {
 			"JobMemberSlow ml/llama-7/main (rank 7): rank 7 (ml/llama-7/main) waits for receives 6% of the time, 7 other ranks 37% to 38%: " +
 				"they wait for it | communicator k",
 		},
+		"in a survey": {
+			func(r *ring) { r.survey = true; r.compute[0] += r.compute[0] / 5 },
+			"JobMemberSlow ml/llama-0/main (rank 0): rank 0 (ml/llama-0/main) waits for receives 8% of the time, 7 other ranks 22% to 23%: " +
+				"they wait for it | communicator k",
+		},
 		"the path from a member": {
 			func(r *ring) { r.extra, r.from = 40*time.Millisecond, 3 },
 			"RDMAPathSlow ml/llama-3/main (rank 3): sends of rank 3 (ml/llama-3/main) take 227ms in a second, of 7 other ranks 74.8ms to " +
@@ -166,6 +183,7 @@ func TestSlow(t *testing.T) {
 // TestSlowKept: when a survey has ended, waits are unknown, and what it found stays for ten minutes.
 func TestSlowKept(t *testing.T) {
 	r, j := newRing(), &Judge{}
+	r.survey = true
 	r.compute[4] += 40 * time.Millisecond
 	if found := r.judge(j, 2*time.Minute); len(found) != 1 {
 		t.Fatalf("%q", found)
@@ -178,7 +196,7 @@ func TestSlowKept(t *testing.T) {
 		}
 		return text
 	}
-	r.gap = 1
+	r.over = true
 	for range 59 {
 		r.run(10 * time.Second)
 		if text := last(); !strings.HasPrefix(text, "rank 4 (") || !strings.HasSuffix(text, " ago") {
@@ -193,7 +211,7 @@ func TestSlowKept(t *testing.T) {
 		t.Errorf("after ten minutes: %q", text)
 	}
 	// The next survey finds that nobody is slow.
-	r.gap, r.compute[4] = -1, r.compute[0]
+	r.over, r.compute[4] = false, r.compute[0]
 	if found := r.judge(j, 5*time.Minute); len(found) != 0 {
 		t.Errorf("%q", found)
 	}
@@ -203,20 +221,21 @@ func TestSlowKept(t *testing.T) {
 func TestNotSlow(t *testing.T) {
 	slow := func(r *ring) { r.compute[2] += 40 * time.Millisecond }
 	for name, change := range map[string]func(r *ring){
-		"nothing":           func(*ring) {},
-		"noise":             func(r *ring) { r.jitter = 0.3 },
-		"slow by 4 %":       func(r *ring) { r.compute[2] += 8 * time.Millisecond },
-		"one is fast":       func(r *ring) { r.compute[2] /= 2 },
-		"two are slow":      func(r *ring) { slow(r); r.compute[3] = r.compute[2] },
-		"all move much":     func(r *ring) { slow(r); r.move = 200 * time.Millisecond },
-		"long steps":        func(r *ring) { slow(r); r.move = 20 * time.Second },
-		"ranks elsewhere":   func(r *ring) { slow(r); r.ranks = 16 },
-		"waits unknown":     func(r *ring) { slow(r); r.gap = 6 },
-		"of the slow":       func(r *ring) { slow(r); r.gap = 2 },
-		"uneven operations": func(r *ring) { slow(r); r.uneven = 2 },
-		"one container":     func(r *ring) { slow(r); r.together = true },
-		"new queue pairs":   func(r *ring) { slow(r); r.replaced = true },
-		"two ranks":         func(r *ring) { r.compute[1] += 40 * time.Millisecond; r.members, r.ranks = 2, 2 },
+		"nothing":            func(*ring) {},
+		"noise":              func(r *ring) { r.jitter = 0.3 },
+		"slow by 4 %":        func(r *ring) { r.compute[2] += 8 * time.Millisecond },
+		"one is fast":        func(r *ring) { r.compute[2] /= 2 },
+		"two are slow":       func(r *ring) { slow(r); r.compute[3] = r.compute[2] },
+		"all move much":      func(r *ring) { slow(r); r.move = 200 * time.Millisecond },
+		"long steps":         func(r *ring) { slow(r); r.move = 20 * time.Second },
+		"ranks elsewhere":    func(r *ring) { slow(r); r.ranks = 16 },
+		"waits unknown":      func(r *ring) { slow(r); r.gap = 6 },
+		"of the slow":        func(r *ring) { slow(r); r.gap = 2 },
+		"uneven operations":  func(r *ring) { slow(r); r.uneven = 2 },
+		"one container":      func(r *ring) { slow(r); r.together = true },
+		"new queue pairs":    func(r *ring) { slow(r); r.replaced = true },
+		"missed in a survey": func(r *ring) { slow(r); r.survey, r.missed = true, 2 },
+		"two ranks":          func(r *ring) { r.compute[1] += 40 * time.Millisecond; r.members, r.ranks = 2, 2 },
 	} {
 		r := newRing()
 		change(r)

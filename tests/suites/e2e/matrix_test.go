@@ -65,7 +65,7 @@ var features = []feature{
 	}, nil},
 	{"probes that are in nobody's way", []string{"uprobes", "datapath harmless", "datapath held", "datapath many mappings"}, nil},
 	{"GPU memory: failed allocations (fake libraries)", []string{"gpu memory"}, nil},
-	{"jobs: a slow rank or path is named (fake library)", []string{"ring"}, unsupported},
+	{"jobs: a slow rank or path is named (fake library)", []string{"ring", "ring survey"}, unsupported},
 	{"collectives: launches by communicator and rank (fake libraries)", []string{"collectives"}, nil},
 	{"NVIDIA: release, unloading, signals (stub)", []string{"nvidia driver", "nvidia release", "nvidia signals"}, nil},
 	{"GPU drivers: ioctls, durations (vgem, virtio_gpu)", []string{"gpu driver ioctls"}, nil},

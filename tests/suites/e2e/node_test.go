@@ -159,6 +159,7 @@ var nodeScenarios = []scenario[node]{
 	{"datapath many mappings", node.manyMappings, "6.1/debug", node.uprobes},
 	{"receive waits", node.receiveWaits, "6.12 6.12/preempt", node.traces},
 	{"ring", node.ring, "", func(n node) bool { return n.plain() && n.kernel != "5.10" && !n.debug }},
+	{"ring survey", node.ringSurvey, "", func(n node) bool { return n.plain() && n.kernel != "5.10" && !n.debug }},
 	{"uprobes", node.gate, "6.12 6.1/debug", node.plain},
 	{"gpu memory", node.gpuMemory, "5.10 6.1/debug", node.plain},
 	{"collectives", node.collectives, "6.1/debug", node.plain},

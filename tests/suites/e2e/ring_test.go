@@ -55,6 +55,13 @@ func newJob(t *testing.T, argv ...string) *job {
 // compute sets how long a step of a rank computes.
 func (j *job) compute(rank int, d time.Duration) { fmt.Fprintln(j.ranks[rank].stdin, d.Microseconds()) }
 
+// begin lets all ranks compute equally long.
+func (j *job) begin() {
+	for rank := range j.ranks {
+		j.compute(rank, ringCompute)
+	}
+}
+
 // last returns what a rank printed last: its steps, and for how many seconds it has waited for receives.
 func (j *job) last(t *testing.T, rank int) (steps int, waited float64) {
 	t.Helper()
@@ -135,24 +142,59 @@ func (s *sensor) names(t *testing.T, j *job, f ringFault) bool {
 	return right
 }
 
-// ring: a rank that computes longer, and a path that is slow, are named within three minutes, and nobody before.
-func (n node) ring(t *testing.T) {
-	defer overLink(t)()
+// ringJob starts a sensor, and a job whose launches it counts, which begins when ranks compute. end ends both.
+func (n node) ringJob(t *testing.T, args ...string) (s *sensor, j *job, end func()) {
+	t.Helper()
 	gpu := loadDRM(t, "vgem", "card*")
-	library := filepath.Join(os.Getenv(collective.BuiltVar), "libnccl.so.2")
-	s, keeper := n.watched(t, "--rdma.datapath=always", "--collector.collective", "--gpu.process-interval=1s")
-	argv := []string{"-l", library, "-D", gpu, "-b", "8192"}
+	s, keeper := n.watched(t, append([]string{"--collector.collective", "--gpu.process-interval=1s"}, args...)...)
+	argv := []string{"-l", filepath.Join(os.Getenv(collective.BuiltVar), "libnccl.so.2"), "-D", gpu, "-b", "8192"}
 	// The first process of a library is late.
 	first := enter(t, "first of the library", append([]string{"ring", "-d", "rxe0"}, argv...)...)
 	first.line(t, "ends ")
-	s.hooked("ncclAllReduce", "ok")
-	j := newJob(t, argv...)
+	eventually(t, 2*time.Minute, func() error {
+		if m := s.scrape(); m.sum("accelscope_probe_hook_state", "hook", "ncclAllReduce", "state", "ok") != 1 {
+			return fmt.Errorf("%v", m.all("accelscope_probe_hook_state", "hook", "ncclAllReduce"))
+		}
+		return nil
+	})
+	j = newJob(t, argv...)
+	return s, j, func() {
+		kill(append(j.ranks, first)...)
+		keeper.rest(t)
+		s.stop()
+	}
+}
+
+// ringSurvey: a slow rank is named if waits are measured in surveys only, and stays named between them.
+func (n node) ringSurvey(t *testing.T) {
+	defer overLink(t)()
+	s, j, end := n.ringJob(t, "--rdma.datapath=survey", "--rdma.datapath-budget=0.0001", "--rdma.survey-length=1m", "--rdma.survey-interval=3m")
+	const slow = 6
+	j.begin()
+	j.compute(slow, ringCompute*12/10)
+	begun, logged := time.Now(), time.Now()
+	for named := ""; !strings.Contains(named, ", measured "); time.Sleep(3 * time.Second) {
+		all := s.jobVerdicts(t)
+		if len(all) > 1 || len(all) == 1 && !strings.HasPrefix(all[0], fmt.Sprintf("JobMemberSlow rank %d (", slow)) || time.Since(begun) > 12*time.Minute {
+			t.Fatalf("after %v: %q", time.Since(begun), all)
+		}
+		if named = strings.Join(all, ""); time.Since(logged) > 30*time.Second {
+			logged = time.Now()
+			m := s.scrape()
+			t.Logf("after %.0f s: %q; coverage %v, %v surveys", time.Since(begun).Seconds(), named,
+				m.by("container_rdma_receive_coverage", "reason", "container_id", j.ranks[0].id), m.sum("accelscope_datapath_surveys_total"))
+		}
+	}
+	end()
+}
+
+// ring: a rank that computes longer, and a path that is slow, are named within three minutes, and nobody before.
+func (n node) ring(t *testing.T) {
+	defer overLink(t)()
+	s, j, end := n.ringJob(t, "--rdma.datapath=always")
 	limit := j.slowLink(t)
 	limit(0)
-	for rank := range ringRanks {
-		j.compute(rank, ringCompute)
-	}
-
+	j.begin()
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(4 * time.Second) {
 		if all := s.jobVerdicts(t); len(all) > 0 {
 			t.Fatalf("nothing is slow: %q", all)
@@ -191,9 +233,7 @@ func (n node) ring(t *testing.T) {
 			return nil
 		})
 	}
-	kill(append(j.ranks, first)...)
-	keeper.rest(t)
-	s.stop()
+	end()
 }
 
 // receiveShares lists the waits and sends of the ranks in the next ten seconds, as shares of the time.

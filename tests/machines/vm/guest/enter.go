@@ -46,7 +46,11 @@ func Enter(t *testing.T, opts vm.Options) bool {
 	if opts.Share == "" {
 		opts.Share = t.TempDir()
 	}
-	if err := run(t.Context(), t.Name(), opts, limits{silence: vm.Silence, quit: vm.Quit}); err != nil {
+	l := limits{silence: vm.Silence, quit: vm.Quit}
+	if opts.Kernel == vm.DebugKernel { // several times slower
+		l.silence *= 5
+	}
+	if err := run(t.Context(), t.Name(), opts, l); err != nil {
 		t.Error(err)
 	}
 	return false

@@ -193,7 +193,10 @@ int main(int argc, char **argv)
 		gids[i].global.subnet_prefix = htobe64(high);
 		gids[i].global.interface_id = htobe64(low);
 		if (i == 0) { // the next rank
+			struct ibv_qp_attr writable = {.qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
 			connect_to(next, to_before, gids[i], index);
+			if (ibv_modify_qp(next, &writable, IBV_QP_ACCESS_FLAGS))
+				err(1, "allow writes");
 			continue;
 		}
 		connect_to(before, to_next, gids[i], index);

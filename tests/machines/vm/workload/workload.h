@@ -89,7 +89,7 @@ static inline struct ibv_ah_attr to_itself(union ibv_gid gid, int index)
 // connect_to brings a QP to RTS, connected to another one on the same port.
 static inline void connect_to(struct ibv_qp *qp, uint32_t peer, union ibv_gid gid, int index)
 {
-	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE};
+	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_READ};
 	struct ibv_qp_attr rtr = {
 		.qp_state = IBV_QPS_RTR,
 		.path_mtu = IBV_MTU_1024,
