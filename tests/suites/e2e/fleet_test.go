@@ -120,7 +120,7 @@ func TestFleet(t *testing.T) {
 		return nil
 	})
 	for _, n := range got.Nodes {
-		if n != (matrix.Node{Name: n.Name, Peers: true, Addresses: true}) {
+		if n != (matrix.Node{Name: n.Name, Peers: true, Addresses: true, Judged: true}) {
 			t.Errorf("%+v", n)
 		}
 	}
