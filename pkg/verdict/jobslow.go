@@ -76,7 +76,7 @@ func (r *jobRules) judgeSlow(t *team) {
 		return
 	}
 	text := s.text
-	if s.at.IsZero() {
+	if !s.measured.Equal(s.at) { // the last part could not be compared
 		text += ", measured " + format.Span(ago) + " ago"
 	}
 	r.name(s.found.condition, t, t.ranks[i], text, time.Time{})
@@ -102,14 +102,16 @@ func (r *jobRules) compare(t *team, took time.Duration) {
 // waitSums returns the waits of the ranks; nil if they do not compare: ranks are on other nodes or share a container, or some waits are
 // unknown.
 func (r *jobRules) waitSums(t *team) map[string]waitSums {
-	if float64(len(t.ranks)) < jobMemberSlow.limit(2) || r.Facts.QueuePairWaits == nil {
+	elsewhere := func(c *rankShare) bool { return int(c.Ranks) != len(t.ranks) }
+	if float64(len(t.ranks)) < jobMemberSlow.limit(2) || r.Facts.QueuePairWaits == nil || slices.ContainsFunc(t.ranks, elsewhere) ||
+		t.ranks[0].Owner == t.ranks[1].Owner { // as in most jobs: before anything is allocated
 		return nil
 	}
 	sums := make(map[string]waitSums, len(t.ranks))
 	owners := map[int]string{}
 	cgroups := map[model.CgroupID]string{}
 	for _, c := range t.ranks {
-		if int(c.Ranks) != len(t.ranks) || c.Owner == 0 || owners[c.Owner] != "" || cgroups[c.Cgroup] != "" {
+		if c.Owner == 0 || owners[c.Owner] != "" || cgroups[c.Cgroup] != "" {
 			return nil
 		}
 		owners[c.Owner], cgroups[c.Cgroup] = c.Rank, c.Rank

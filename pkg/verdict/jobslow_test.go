@@ -210,8 +210,24 @@ func TestSlowKept(t *testing.T) {
 	if text := last(); text != "" {
 		t.Errorf("after ten minutes: %q", text)
 	}
-	// The next survey finds that nobody is slow.
-	r.over, r.compute[4] = false, r.compute[0]
+	// A root's operation: waits are known, and do not compare.
+	r.over = false
+	if found := r.judge(j, time.Minute); len(found) != 1 {
+		t.Fatalf("in the next survey: %q", found)
+	}
+	r.uneven = 2
+	r.run(10 * time.Second)
+	last()
+	r.run(10 * time.Second)
+	if text := last(); !strings.HasSuffix(text, ": they wait for it, measured 20s ago") {
+		t.Errorf("during uneven operations: %q", text)
+	}
+	// The next parts that compare find that nobody is slow.
+	r.uneven, r.compute[4] = -1, r.compute[0]
+	for range 2 {
+		r.run(10 * time.Second)
+		last()
+	}
 	if found := r.judge(j, 5*time.Minute); len(found) != 0 {
 		t.Errorf("%q", found)
 	}
