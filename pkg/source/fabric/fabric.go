@@ -171,10 +171,10 @@ func (s *Source) discover(ctx context.Context, sweep string) (*topology, error) 
 	end, _ := ctx.Deadline() // Read sets one
 	half, cancel := context.WithTimeout(ctx, time.Until(end)/2)
 	defer cancel()
-	t, err := s.sweep(half, sweep)
+	t, err := s.sweep(ctx, half, sweep)
 	if err != nil && !errors.Is(err, errTimeout) {
 		s.log.Debug("the fabric is swept again", zap.Error(err))
-		t, err = s.sweep(half, sweep)
+		t, err = s.sweep(ctx, half, sweep)
 	}
 	switch {
 	case err != nil:
@@ -202,9 +202,10 @@ func (s *Source) discover(ctx context.Context, sweep string) (*topology, error) 
 	return t, nil
 }
 
-// sweep sweeps the fabric once. If a link changed within the sweep, the tool may write a file that it refuses to load.
-func (s *Source) sweep(ctx context.Context, file string) (*topology, error) {
-	ports, err := s.run.output(ctx, s.run.sweep(file))
+// sweep sweeps the fabric once, until half ends, and reads what the sweep wrote. If a link changed within the sweep, the tool may write a
+// file that it refuses to load.
+func (s *Source) sweep(ctx, half context.Context, file string) (*topology, error) {
+	ports, err := s.run.output(half, s.run.sweep(file))
 	if err != nil {
 		return nil, err
 	}
