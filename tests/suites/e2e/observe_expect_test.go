@@ -48,6 +48,7 @@ var unrecorded = map[string]string{
 	"instance_device:container_rdma_completion_duration_seconds:slower_ratio":                     noPast,
 	"instance_device_opcode:container_rdma_completion_duration_seconds:p99_others":                noOthers,
 	"instance_workload_device_opcode:container_rdma_completion_duration_seconds:p99_ratio_others": noOthers,
+	"instance_workload_communicator:container_rdma_receive_wait_seconds:rate2m":                   noCollective,
 	"instance_workload_communicator:container_rdma_receive_wait_seconds:mean2m":                   noCollective,
 	"instance_workload:accelscope_workload_info:job":                                              noJob,
 	"instance_gpu_job_name:container_gpu_allocated:max":                                           noJob,
@@ -91,12 +92,11 @@ const (
 	noRail         = "two nodes are no rail"
 	noManagement   = "the HCAs of files are equally fast, and Soft-RoCE has no board"
 	noOthers       = "no HCA has completions of three workloads"
+	noCollective   = "no container of the guest launches collectives"
 	// TestJobOverNodes (cmd/accelscope) and the tests of the rules have jobs.
-	noRAPL       = "an emulated CPU has no RAPL"
-	noPrice      = "the user sets it"
-	noCollective = "no container of the guest launches collectives"
-
-	noJob = "the containers of the guest are in no job"
+	noRAPL  = "an emulated CPU has no RAPL"
+	noPrice = "the user sets it"
+	noJob   = "the containers of the guest are in no job"
 )
 
 // expected are the alerts that the events in the guest must raise (they would fire if the events continued), with the

@@ -23,11 +23,10 @@ func BenchmarkRanks(b *testing.B) {
 				n, n, r, n, r, n, r)
 			fmt.Fprintf(&load, "  container_collective_coverage{%s,reason=\"complete\"} 1x11\n", id)
 			wait := "container_rdma_receive_wait_seconds"
-			short := fmt.Sprintf(`job="accelscope",instance="n%d",workload="ml/w%d-%d/main",container_id="c%d-%d"`, n, n, r, n, r)
-			fmt.Fprintf(&load, "  instance_workload:%s:rate2m{%s} 0.2x11\n", wait, short)
 			for communicator, size := range map[string]int{"all": nodes, fmt.Sprint("sixteen", n/16): 16, fmt.Sprint("one", n): 1, fmt.Sprint("other", n): 1} {
 				rank := n%size*perNode + r
 				of := fmt.Sprintf("%s,communicator=%q,rank=\"%d\"", id, communicator, rank)
+				fmt.Fprintf(&load, "  instance_workload_communicator:%s:rate2m{%s,communicator=%q} 0.2x11\n", wait, id, communicator)
 				fmt.Fprintf(&load, "  instance_workload_communicator:%s:mean2m{%s,communicator=%q} 0.01x11\n", wait, id, communicator)
 				fmt.Fprintf(&load, "  container_collective_launches_total{%s,library=\"nccl\",operation=\"all_reduce\"} 0+600x11\n", of)
 				fmt.Fprintf(&load, "  container_collective_last_launch_timestamp_seconds{%s} 0+60x11\n", of)
