@@ -95,7 +95,12 @@ func (s *sensor) noDriverLosses(m metrics) {
 // hooked waits until a function of a GPU driver is hooked, or is not.
 func (s *sensor) hooked(function, state string) {
 	s.t.Helper()
-	took := eventually(s.t, 30*time.Second, func() error {
+	s.hookedWithin(30*time.Second, function, state)
+}
+
+func (s *sensor) hookedWithin(limit time.Duration, function, state string) {
+	s.t.Helper()
+	took := eventually(s.t, limit, func() error {
 		if m := s.scrape(); m.sum("accelscope_probe_hook_state", "hook", function, "state", state) != 1 {
 			return fmt.Errorf("%s: %v", function, m.all("accelscope_probe_hook_state", "hook", function))
 		}

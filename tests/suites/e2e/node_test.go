@@ -221,7 +221,8 @@ func (n node) options(t *testing.T) vm.Options {
 	ranks := t.TempDir()
 	collective.Build(t, ranks)
 	env := []string{
-		nodesVar + "=" + os.Getenv(nodesVar), ringsVar + "=" + os.Getenv(ringsVar), partVar + "=" + os.Getenv(partVar), binaryVar + "=" + dir + "/accelscope", workloadsVar + "=" + workloads,
+		nodesVar + "=" + os.Getenv(nodesVar), partVar + "=" + os.Getenv(partVar), ringsVar + "=" + os.Getenv(ringsVar),
+		binaryVar + "=" + dir + "/accelscope", workloadsVar + "=" + workloads,
 		rdmaTestVar + "=" + dir + "/rdma.test", accessTestVar + "=" + dir + "/access.test", datapathTestVar + "=" + dir + "/datapath.test",
 		returnTestVar + "=" + dir + "/returnprobe.test", probeTestVar + "=" + dir + "/probe.test",
 		uprobeTestVar + "=" + dir + "/uprobe.test", vfTestVar + "=" + dir + "/vf.test",

@@ -37,7 +37,7 @@ func newJob(t *testing.T, argv ...string) *job {
 	var j job
 	var ends [][]string // of each rank: GID, queue pair to the next, to the rank before, address, key
 	for rank := range ringRanks {
-		c := enter(t, fmt.Sprint("rank ", rank), append([]string{"ring", "-d", fmt.Sprint("rxe", rank%2), "-r", strconv.Itoa(rank)}, argv...)...)
+		c := enter(t, fmt.Sprint("rank ", rank), append([]string{"ring", "-d", fmt.Sprint("rxe", rank%2), "-r", strconv.Itoa(rank), "-n", strconv.Itoa(ringRanks)}, argv...)...)
 		j.ranks = append(j.ranks, c)
 		ends = append(ends, strings.Fields(strings.TrimPrefix(c.line(t, "ends "), "ends ")))
 		j.qpns = append(j.qpns, ends[rank][2])
@@ -95,14 +95,12 @@ func (j *job) slowLink(t *testing.T) func(bitsPerSecond int) {
 // jobVerdicts returns the verdicts about jobs of the last refresh: "NAME EVIDENCE".
 func (s *sensor) jobVerdicts(t *testing.T) (all []string) {
 	t.Helper()
-	var answer struct {
-		Data struct{ Verdicts []found }
-	}
 	s.fresh()
-	if err := getJSON(s.url+"/api/v1/verdicts", &answer); err != nil {
+	verdicts, err := s.allVerdicts()
+	if err != nil {
 		t.Fatal(err)
 	}
-	for _, v := range answer.Data.Verdicts {
+	for _, v := range verdicts {
 		if strings.HasPrefix(v.Name, "Job") || v.Name == "RDMAPathSlow" {
 			all = append(all, v.Name+" "+strings.Join(v.Evidence, " | "))
 		}
@@ -151,12 +149,7 @@ func (n node) ringJob(t *testing.T, args ...string) (s *sensor, j *job, end func
 	// The first process of a library is late.
 	first := enter(t, "first of the library", append([]string{"ring", "-d", "rxe0"}, argv...)...)
 	first.line(t, "ends ")
-	eventually(t, 2*time.Minute, func() error {
-		if m := s.scrape(); m.sum("accelscope_probe_hook_state", "hook", "ncclAllReduce", "state", "ok") != 1 {
-			return fmt.Errorf("%v", m.all("accelscope_probe_hook_state", "hook", "ncclAllReduce"))
-		}
-		return nil
-	})
+	s.hookedWithin(2*time.Minute, "ncclAllReduce", "ok")
 	j = newJob(t, argv...)
 	return s, j, func() {
 		kill(append(j.ranks, first)...)

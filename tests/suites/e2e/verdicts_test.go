@@ -16,15 +16,22 @@ type found struct {
 	Evidence []string
 }
 
-// verdicts returns the verdicts of the last refresh about a device.
-func (s *sensor) verdicts(device string) (all []found, err error) {
+// allVerdicts returns the verdicts of the last refresh.
+func (s *sensor) allVerdicts() ([]found, error) {
 	var answer struct {
 		Data struct{ Verdicts []found }
 	}
-	if err := getJSON(s.url+"/api/v1/verdicts", &answer); err != nil {
+	err := getJSON(s.url+"/api/v1/verdicts", &answer)
+	return answer.Data.Verdicts, err
+}
+
+// verdicts returns the verdicts of the last refresh about a device.
+func (s *sensor) verdicts(device string) (all []found, err error) {
+	verdicts, err := s.allVerdicts()
+	if err != nil {
 		return nil, err
 	}
-	for _, v := range answer.Data.Verdicts {
+	for _, v := range verdicts {
 		if v.Subject.Device == device {
 			all = append(all, v)
 		}

@@ -381,14 +381,6 @@ static void tear_down(struct end *a, struct end *b, int pairs)
 		err(1, "close");
 }
 
-static double now(clockid_t clock)
-{
-	struct timespec t;
-
-	clock_gettime(clock, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
 static int ascending(const void *a, const void *b)
 {
 	double x = *(const double *)a, y = *(const double *)b;

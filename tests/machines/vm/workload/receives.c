@@ -4,16 +4,6 @@
 
 #include "workload.h"
 
-#include <time.h>
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
 static void post_receive(struct ibv_qp *qp, struct ibv_sge *sge)
 {
 	struct ibv_recv_wr wr = {.sg_list = sge, .num_sge = 1}, *bad;
@@ -77,13 +67,13 @@ int main(int argc, char **argv)
 		post_receive(qp, &sge);
 	for (int i = 0; i < n; i++) {
 		struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *bad;
-		double begun = now();
+		double begun = now(CLOCK_MONOTONIC);
 
 		if (us < 0) {
 			if (!ahead)
 				post_receive(qp, &sge);
 			await_completion(cq);
-			waited += now() - begun;
+			waited += now(CLOCK_MONOTONIC) - begun;
 			if (ahead)
 				post_receive(qp, &sge);
 			continue;

@@ -10,7 +10,6 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <time.h>
 
 #define AHEAD 8
 #define WRITES 64 // every 64th write is signaled
@@ -25,18 +24,11 @@ static struct ibv_mr *mr;
 static uint64_t *allowed, *allow; // parts that the next rank allows, and that this rank allows
 static uint64_t remote_address;
 static uint32_t remote_key;
-static uint64_t posted, received, sent, completed, writes; // parts
+static uint64_t posted, received, sent, completed; // parts
+static uint64_t writes;
 static int bytes = 65536, ranks = 8;
-static volatile int compute = 200000;
+static volatile int compute; // microseconds
 static double waited, begun; // for receives; since when
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
 
 static int poll_cq(struct ibv_cq *cq, enum ibv_wc_opcode *opcode)
 {
@@ -63,7 +55,7 @@ static void post_receive(void)
 	}, *bad_write;
 
 	if (posted == received)
-		begun = now();
+		begun = now(CLOCK_MONOTONIC);
 	if ((errno = ibv_post_recv(before, &wr, &bad)))
 		err(1, "post_recv");
 	*allow = ++posted;
@@ -96,7 +88,7 @@ static void reduce(void)
 			post_send();
 		for (; poll_cq(received_cq, &opcode); moved++)
 			if (++received == posted)
-				waited += now() - begun;
+				waited += now(CLOCK_MONOTONIC) - begun;
 		for (; poll_cq(sent_cq, &opcode); moved++)
 			completed += opcode == IBV_WC_SEND;
 		if (!moved)
@@ -104,16 +96,15 @@ static void reduce(void)
 	}
 }
 
-static struct ibv_qp *make_qp(struct ibv_context *context, struct ibv_pd *pd)
+static struct ibv_qp *make_qp(struct ibv_pd *pd)
 {
-	struct ibv_qp_init_attr attr = {
-		.send_cq = sent_cq,
-		.recv_cq = received_cq,
-		.qp_type = IBV_QPT_RC,
-		.cap = {.max_send_wr = 256, .max_recv_wr = 32, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 8},
-	};
-	struct ibv_qp *qp = ibv_create_qp(pd, &attr);
+	struct ibv_qp_init_attr attr = rc_attr(sent_cq);
+	struct ibv_qp *qp;
 
+	attr.recv_cq = received_cq;
+	attr.cap.max_send_wr = 256;
+	attr.cap.max_inline_data = 8;
+	qp = ibv_create_qp(pd, &attr);
 	if (!qp)
 		err(1, "create_qp");
 	return qp;
@@ -131,9 +122,10 @@ static void *read_orders(void *unused)
 }
 
 static const char usage[] =
-	"usage: ring [-d DEVICE] [-g INDEX] [-l LIBRARY] [-D GPU] [-r RANK] [-n RANKS] [-b BYTES] [-c US]\n"
-	"  It prints its GID, the queue pair to the next rank and to the rank before, and an address and a key, and reads\n"
-	"  those of the next rank and of the rank before. Then each number in its input is how long a step computes.\n"
+	"usage: ring [-d DEVICE] [-l LIBRARY] [-D GPU] [-r RANK] [-n RANKS] [-b BYTES]\n"
+	"  It prints a line: its GID, the numbers of its queue pairs to the next rank and to the rank before, an address and\n"
+	"  a key. It reads the line that the next rank printed, and the line that the rank before printed. Each number that it\n"
+	"  reads after these lines is how long a step computes, in microseconds; the first number begins the job.\n"
 	"  Each second it prints the number of steps and the seconds in which it waited for receives.\n"
 	"  -l  a library with NCCL's functions, which it calls for each step\n"
 	"  -D  a device file that it opens\n";
@@ -141,19 +133,18 @@ static const char usage[] =
 int main(int argc, char **argv)
 {
 	const char *device = NULL, *library = NULL, *gpu = NULL;
-	int opt, index = 1, rank = 0;
+	const int index = 1; // of the GID: the IPv4 address
+	int opt, rank = 0;
 	unsigned long steps = 0;
 
-	while ((opt = getopt(argc, argv, "d:g:l:D:r:n:b:c:h")) != -1)
+	while ((opt = getopt(argc, argv, "d:l:D:r:n:b:h")) != -1)
 		switch (opt) {
 		case 'd': device = optarg; break;
-		case 'g': index = atoi(optarg); break;
 		case 'l': library = optarg; break;
 		case 'D': gpu = optarg; break;
 		case 'r': rank = atoi(optarg); break;
 		case 'n': ranks = atoi(optarg); break;
 		case 'b': bytes = atoi(optarg); break;
-		case 'c': compute = atoi(optarg); break;
 		default: fputs(usage, stderr); return 2;
 		}
 	void *nccl = library ? dlopen(library, RTLD_NOW) : NULL;
@@ -179,8 +170,8 @@ int main(int argc, char **argv)
 		err(1, "reg_mr");
 	allowed = mr->addr;
 	allow = allowed + 1;
-	next = make_qp(context, pd);
-	before = make_qp(context, pd);
+	next = make_qp(pd);
+	before = make_qp(pd);
 	printf("ends %016lx%016lx %u %u %lu %u\n", be64toh(gid.global.subnet_prefix), be64toh(gid.global.interface_id), next->qp_num,
 	       before->qp_num, (unsigned long)mr->addr, mr->rkey);
 	fflush(stdout);
@@ -216,15 +207,15 @@ int main(int argc, char **argv)
 	void *communicator = NULL;
 	if (init)
 		init(&communicator, ranks, id, rank);
-	for (double last = now();; steps++) {
+	for (double last = now(CLOCK_MONOTONIC);; steps++) {
 		usleep(compute);
 		if (all_reduce)
 			all_reduce(mr->addr, mr->addr, bytes / 4, 7, 0, communicator, NULL);
 		reduce();
-		if (now() - last >= 1) {
+		if (now(CLOCK_MONOTONIC) - last >= 1) {
 			printf("steps %lu waited %.6f\n", steps, waited);
 			fflush(stdout);
-			last = now();
+			last = now(CLOCK_MONOTONIC);
 		}
 	}
 }

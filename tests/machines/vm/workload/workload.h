@@ -16,7 +16,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
+
+// now returns the time of a clock in seconds.
+static inline double now(clockid_t clock)
+{
+	struct timespec t;
+
+	clock_gettime(clock, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
 
 // open_device opens a device by name, or the first one.
 static inline struct ibv_context *open_device(const char *name)
