@@ -111,7 +111,7 @@ func communicatorRankOf(owner identity.Owner, c *attribution.CommunicatorShare) 
 	if c.Late.Known {
 		r.LateSeconds = &c.Late.Value
 	}
-	if c.Launched > 0 {
+	if c.Numbered {
 		r.Number = &c.Launched
 	}
 	for _, l := range c.Kept {

@@ -27,7 +27,7 @@ func TestCollectives(t *testing.T) {
 				Operations: []model.CommunicatorOperation{
 					{Operation: "all_reduce", Launches: model.Launches{Count: 2}}, {Operation: "send", Launches: model.Launches{Count: 5}},
 				},
-				Late: model.Some(0.25), Launched: 2,
+				Late: model.Some(0.25), Numbered: true, Launched: 2,
 				Kept:    []model.KeptLaunch{{Number: 1, Time: time.Unix(1700000000, 0)}, {Number: 2, Time: time.Unix(1700000000, 5e8)}},
 				Process: model.LaunchingProcess{PID: 413, LastLaunch: time.Unix(1700000001, 0)},
 			},

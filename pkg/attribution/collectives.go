@@ -42,7 +42,7 @@ func (o *users) communicators(s *model.Snapshot) []CommunicatorShare {
 
 // join adds another process.
 func (c *CommunicatorShare) join(f *model.Communicator) {
-	c.Since, c.Late, c.Launched, c.Kept = time.Time{}, model.Optional{}, 0, nil // numbers of launches are of a process
+	c.Since, c.Late, c.Numbered, c.Launched, c.Kept = time.Time{}, model.Optional{}, false, 0, nil // numbers of launches are of a process
 	launch, graph := later(c.Process.LastLaunch, f.Process.LastLaunch), later(c.Process.LastGraph, f.Process.LastGraph)
 	if f.LastLaunch.After(c.LastLaunch) {
 		c.LastLaunch, c.Process = f.LastLaunch, f.Process

@@ -23,8 +23,9 @@ type Communicator struct {
 	// Late is how many seconds its launches were after the first launch with the same number on this node, added up. Unknown: no other
 	// rank is on this node, or launches of a rank on this node were not seen.
 	Late Optional
-	// Launched is the number of the last launch, which is the same in all ranks: sends and receives have none. Kept are times of earlier
-	// launches. 0 and nil: launches were not seen.
+	// Numbered: all launches were seen. Launched is the number of the last launch, which is the same in all ranks: sends and receives have
+	// none. Kept are times of earlier launches. Both are empty unless Numbered.
+	Numbered bool
 	Launched uint64
 	Kept     []KeptLaunch
 	// Operations are the called operations, sorted by name.

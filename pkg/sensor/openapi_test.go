@@ -80,7 +80,7 @@ func restNode(t *testing.T, amd error) *Sensor {
 		{"collective", model.Snapshot{
 			Clock: &model.Clock{Synchronized: true, EstimatedError: time.Millisecond, MaximumError: time.Second},
 			Communicators: []model.Communicator{{
-				Cgroup: 7, Library: "nccl", Key: "5b0c4be9f3c1a2d7", Rank: "0", Ranks: 2, Launched: 1,
+				Cgroup: 7, Library: "nccl", Key: "5b0c4be9f3c1a2d7", Rank: "0", Ranks: 2, Numbered: true, Launched: 1,
 				Kept: []model.KeptLaunch{{Number: 1, Time: time.Unix(1700000000, 0)}},
 			}},
 		}, nil},

@@ -36,9 +36,9 @@ func (r *jobRules) judgeBehind(t *team) {
 		})
 	}
 	for _, c := range named {
-		text := fmt.Sprintf("%s has not launched %s for %s; %s", r.nameOf(t, c), t.next(c), format.Span(r.At.Sub(c.LastLaunch)),
+		text := fmt.Sprintf("%s has not launched %s for %s; %s", r.nameOf(t, c), t.next(c), format.Span(r.At.Sub(lastStep(c))),
 			waiters(len(t.waiting)))
-		r.name(jobMemberBehind, t, c, text, c.LastLaunch)
+		r.name(jobMemberBehind, t, c, text, lastStep(c))
 	}
 }
 
@@ -152,12 +152,13 @@ func (r *jobRules) mayWait(c *rankShare) bool {
 	if r.waits[c.Process.PID] {
 		return true
 	}
-	if !c.Process.LastLaunch.After(c.LastLaunch) {
+	last := lastStep(c)
+	if !c.Process.LastLaunch.After(last) {
 		return false
 	}
 	elsewhere := true // in a communicator that is not listed
 	for _, other := range r.ofProcess[c.Process.PID] {
-		if !other.LastLaunch.After(c.LastLaunch) {
+		if !other.LastLaunch.After(last) {
 			continue
 		}
 		t := r.teams[other.Key]
@@ -171,8 +172,8 @@ func (r *jobRules) mayWait(c *rankShare) bool {
 
 // launchedAt returns when the process of a rank last launched something, elsewhere only while it has not left the communicator.
 func launchedAt(c *rankShare) time.Time {
-	if !c.Ended.IsZero() {
-		return c.LastLaunch
+	if last := lastStep(c); !c.Ended.IsZero() || last.After(c.Process.LastLaunch) {
+		return last
 	}
 	return c.Process.LastLaunch
 }

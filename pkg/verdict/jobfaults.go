@@ -32,7 +32,7 @@ func (r *jobRules) faultsOf(t *team, c *rankShare) (faults []string) {
 	if at, what := r.hcaFault(t, c); what != "" {
 		ago(what, at)
 	}
-	if !s.oom.IsZero() && s.oom.After(c.LastLaunch.Add(-cause)) {
+	if !s.oom.IsZero() && r.mayCause(s.oom, c) {
 		ago("OOM kill in its container", s.oom)
 	}
 	held := r.At.Sub(c.Process.StateSince)
@@ -115,7 +115,7 @@ func (r *jobRules) criticalOf(c *rankShare, of func(Subject) bool) (at time.Time
 }
 
 func (r *jobRules) mayCause(at time.Time, c *rankShare) bool {
-	return at.After(c.LastLaunch.Add(-cause))
+	return at.After(lastStep(c).Add(-cause))
 }
 
 // otherOperation returns an operation that a rank launched more often than most ranks that wait; empty: no such operation is known.

@@ -30,7 +30,7 @@ func (p latePart) exceeds() bool {
 func (l *lateness) note(at time.Time, c *rankShare) {
 	took, launches := at.Sub(l.at), c.Launched-l.launched
 	switch {
-	case !c.Late.Known || c.Launched == 0:
+	case !c.Late.Known || !c.Numbered:
 		*l = lateness{}
 		return
 	case !l.at.IsZero() && took < time.Minute:

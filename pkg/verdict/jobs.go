@@ -131,15 +131,15 @@ func (r *jobRules) follow() (judged []*team) {
 }
 
 // judges reports whether the numbers of all ranks compare, and no rank has launched a graph since its last launch: a graph may have
-// collectives that are not counted.
+// collectives that are not counted. A rank may have launched nothing yet since it joined.
 func (r *jobRules) judges(t *team) bool {
 	for _, c := range t.ranks {
-		if c.Launched == 0 || c.Process.LastGraph.After(c.LastLaunch) {
+		if !c.Numbered || c.Process.LastGraph.After(lastStep(c)) {
 			return false
 		}
 		t.most = max(t.most, c.Launched)
 	}
-	return len(t.ranks) > 1 && r.At.Sub(t.seen) >= newJob
+	return len(t.ranks) > 1 && t.most > 0 && r.At.Sub(t.seen) >= newJob
 }
 
 // gpusOfProcesses returns the GPU of each process: the GPU on which it has the most memory.
@@ -161,7 +161,7 @@ func (r *jobRules) noteRanks(t *team, uses map[int]*model.GPUProcess) {
 	for _, c := range t.ranks {
 		s := t.job.ranks[c.Rank]
 		if s == nil {
-			s = &rankState{kills: -1}
+			s = &rankState{kills: -1, stood: r.At, cpu: c.Process.CPU}
 			t.job.ranks[c.Rank] = s
 		}
 		if !s.last.Equal(c.LastLaunch) {
@@ -262,6 +262,14 @@ func (r *jobRules) findWaiting(t *team) {
 	for _, c := range t.waiting {
 		r.waits[c.Process.PID] = true
 	}
+}
+
+// lastStep returns when a rank last launched; if it has launched nothing, when it joined the communicator.
+func lastStep(c *rankShare) time.Time {
+	if c.LastLaunch.IsZero() {
+		return c.Since
+	}
+	return c.LastLaunch
 }
 
 // stands reports whether a process has launched nothing for long, and left this communicator for no other.

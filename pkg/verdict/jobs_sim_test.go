@@ -159,7 +159,7 @@ func (s *simJob) fact(c *simCommunicator, rank int, m *simMember) model.Communic
 	if m.uncounted {
 		return f
 	}
-	f.Launched, f.Late = uint64(len(m.times)), model.Some(m.late)
+	f.Numbered, f.Launched, f.Late = true, uint64(len(m.times)), model.Some(m.late)
 	var kept [16]int // by zeros at the end of the number
 	for n := len(m.times); n > 0 && n > len(m.times)-1<<18; n-- {
 		if zeros := bits.TrailingZeros(uint(n)); zeros < len(kept) && kept[zeros] < 4 {

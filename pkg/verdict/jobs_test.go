@@ -115,6 +115,27 @@ var culprits = map[string]culprit{
 		want: "JobMemberBehind ml/a/x on GPU 5 (rank 5): rank 5 (ml/a/x, GPU 5) has not launched all_reduce number 1,501 for 30s; " +
 			"6 ranks wait; its process is stopped | process 1005 in state T, 0s of CPU time in 30s | communicator w",
 	},
+	"stopped before its first launch": {
+		breaks: func(s *simJob) {
+			c := s.communicator("new", 8, everyone...)
+			s.set(5, "T")
+			s.broke = s.at
+			s.launch(c, "all_reduce", 0, 1, 2, 3, 4, 6, 7)
+		},
+		want: "JobMemberBehind ml/a/x on GPU 5 (rank 5): rank 5 (ml/a/x, GPU 5) has not launched all_reduce number 1 for 1m10s; " +
+			"7 ranks wait; its process is stopped | process 1005 in state T, 0s of CPU time in 1m | communicator new",
+		within: 70 * time.Second,
+	},
+	"no first launch, no known fault": {
+		breaks: func(s *simJob) {
+			c := s.communicator("new", 8, everyone...)
+			s.broke = s.at
+			s.launch(c, "all_reduce", 0, 1, 2, 3, 4, 6, 7)
+		},
+		want: "JobMemberBehind ml/a/x on GPU 5 (rank 5): rank 5 (ml/a/x, GPU 5) has not launched all_reduce number 1 for 10m; " +
+			"7 ranks wait | process 1005 in state S, 4m55s of CPU time in 9m50s | communicator new",
+		within: 10 * time.Minute,
+	},
 	"late": {
 		breaks: func(s *simJob) {
 			s.broke = s.at
@@ -156,6 +177,21 @@ var innocent = map[string]func(*simJob){
 	"unknown activity": func(s *simJob) {
 		s.facts.GPUs = make([]model.GPU, 8) // other GPUs
 		s.spin(true, everyone...)
+		s.pass(15 * time.Minute)
+	},
+	"the first broadcast of an idle server": func(s *simJob) {
+		c := s.communicator("new", 8, everyone...)
+		s.launch(c, "broadcast", 1, 2, 3, 4, 5, 6, 7)
+		s.pass(15 * time.Minute)
+		s.launch(c, "broadcast", 0)
+		s.train(time.Minute)
+	},
+	"sends only": func(s *simJob) {
+		c := s.communicator("pipeline", 8, everyone...)
+		for i := range 7 {
+			s.launch(c, "send", i)
+			s.launch(c, "recv", i+1)
+		}
 		s.pass(15 * time.Minute)
 	},
 	"busy GPUs": func(s *simJob) { s.pass(15 * time.Minute) }, // an evaluation

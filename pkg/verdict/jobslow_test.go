@@ -86,7 +86,7 @@ func (r *ring) input() Input {
 		}
 		shares.Owners = append(shares.Owners, identity.Owner{Workload: fmt.Sprintf("ml/llama-%d/main", i)})
 		c := model.Communicator{
-			Cgroup: cgroup, Key: "k", Rank: strconv.Itoa(i), Ranks: r.ranks, LastLaunch: r.at, Launched: r.launched,
+			Cgroup: cgroup, Key: "k", Rank: strconv.Itoa(i), Ranks: r.ranks, LastLaunch: r.at, Numbered: true, Launched: r.launched,
 			Process: model.LaunchingProcess{PID: 1000 + i, LastLaunch: r.at},
 		}
 		c.Operations = []model.CommunicatorOperation{{Operation: "all_reduce", Launches: model.Launches{Count: r.launched}}}

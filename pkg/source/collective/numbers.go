@@ -74,7 +74,7 @@ func (m *members) compare(whole map[int]uint64) {
 
 // setNumbers sets what is listed of the numbers and times.
 func (of *member) setNumbers(now moment) {
-	of.Late, of.Launched, of.Kept = model.Optional{}, 0, nil
+	of.Late, of.Numbered, of.Launched, of.Kept = model.Optional{}, of.comparable, 0, nil
 	if of.paired {
 		of.Late = model.Some(time.Duration(of.counts.Late).Seconds())
 	}

@@ -55,6 +55,11 @@ func TestLateLaunches(t *testing.T) {
 		r.OK("init rank 1 77 3 %d", i)
 		r.OK("init rank 2 %d 8 7", 80+i) // other ranks are on other nodes
 	}
+	for rank, r := range allOf(t, s, groups) {
+		if !r.Numbered || r.Launched != 0 || r.Since.IsZero() {
+			t.Errorf("rank %s before its first launch: %+v", rank, r)
+		}
+	}
 	var least, most [3]time.Duration
 	for step := range 30 {
 		var first struct{ before, after time.Time }
@@ -89,7 +94,7 @@ func TestLateLaunches(t *testing.T) {
 	}
 	listed, _, _ := read(t, s, groups[0])
 	for _, r := range listed {
-		if r.Rank == "7" && (r.Late.Known || r.Launched != 30) {
+		if r.Rank == "7" && (r.Late.Known || !r.Numbered || r.Launched != 30) {
 			t.Errorf("a single rank of a communicator: %+v", r)
 		}
 	}
