@@ -55,6 +55,7 @@ type Loop struct {
 	since   map[Subject]time.Time // of conditions
 	devices *cluster.Devices      // nil: no DeviceTaintRules
 	rules   map[Subject]cluster.DeviceTaint
+	left    []Change // removals of the marks of nodes that are not in the cluster any more
 
 	said map[string]string // the last message about each thing that lasts
 }
@@ -91,6 +92,8 @@ func (l *Loop) step(ctx context.Context) {
 	if err != nil {
 		o = nil
 	}
+	l.apply(ctx, l.left) // first: they would count as marked nodes
+	l.left = nil
 	changes, refused := l.machine.Step(o, l.marks)
 	l.say("refused", fmt.Sprintf("not marked: %d nodes are (--taint.max-nodes)", l.Limits.MaxNodes), names(refused))
 	l.apply(ctx, changes)
@@ -132,6 +135,9 @@ func (l *Loop) readMarks(ctx context.Context) error {
 	for _, t := range taints {
 		s := Subject{Node: t.Node, Kind: GPU, UUID: t.UUID}
 		l.marks[s], l.rules[s] = t.Verdicts, t
+		if _, exists := conditions[t.Node]; !exists {
+			l.left = append(l.left, Change{Subject: s})
+		}
 	}
 	return nil
 }

@@ -182,6 +182,25 @@ func TestNoNode(t *testing.T) {
 	}
 }
 
+// TestNodeLeft: the DeviceTaintRule of a node that leaves the cluster goes, also while Prometheus is down, and takes no place.
+func TestNodeLeft(t *testing.T) {
+	s := newStage(t, "v1")
+	s.prom.alerts["GPULost"] = []fleet.RuleAlert{alert("firing", "instance=n2 uuid=GPU-1")}
+	s.run(limits.Set + time.Minute)
+	s.want(rule, condition)
+	delete(s.api.foreign, "n2")
+	delete(s.api.own, "n2")
+	s.prom.alerts, s.prom.err = map[string][]fleet.RuleAlert{}, errors.New("down")
+	s.run(readAgain)
+	s.want()
+	s.prom.err = nil
+	for _, n := range nodes[2:] {
+		s.prom.alerts["GPUGone"] = append(s.prom.alerts["GPUGone"], alert("firing", "instance="+n))
+	}
+	s.run(limits.Set + time.Minute)
+	s.want("n3 AccelscopeGPUProblem True GPUGone", "n4 AccelscopeGPUProblem True GPUGone")
+}
+
 // TestDryRun writes nothing, and logs each change once.
 func TestDryRun(t *testing.T) {
 	s := newStage(t, "v1")

@@ -49,7 +49,7 @@ type metadata struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// Conditions returns own conditions by node.
+// Conditions returns the own conditions of all nodes, by node.
 func (c *Cluster) Conditions(ctx context.Context, kinds ...string) (map[string][]Condition, error) {
 	type node struct {
 		Metadata metadata
@@ -57,14 +57,16 @@ func (c *Cluster) Conditions(ctx context.Context, kinds ...string) (map[string][
 	}
 	all := map[string][]Condition{}
 	err := pages(ctx, c, "/api/v1/nodes", url.Values{}, func(n *node) {
+		list := []Condition{}
 		for _, one := range n.Status.Conditions {
 			own := slices.ContainsFunc(kinds, func(kind string) bool { return ConditionType(kind) == one.Type })
 			if own && one.Status == "True" {
-				all[n.Metadata.Name] = append(all[n.Metadata.Name], Condition{
+				list = append(list, Condition{
 					Type: one.Type, Verdicts: strings.Split(one.Message, separator), Since: one.LastTransitionTime,
 				})
 			}
 		}
+		all[n.Metadata.Name] = list
 	})
 	return all, err
 }
