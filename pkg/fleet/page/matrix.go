@@ -49,6 +49,7 @@ type matrixCell struct{ Head, Value string }
 type pairView struct {
 	From, Link, To, Value string
 	pairs                 int
+	waited                float64
 }
 
 type addressView struct{ From, Address, Value, About string }
@@ -82,7 +83,7 @@ func matrixOf(query string, m *matrix.Matrix) *matrixView {
 // waits is from which seconds on a present wait for receives is shown.
 const waits = 1
 
-// queuePairs formats the queue pairs of a pair, and their longest wait. A LID is unique in its subnet only: figures by LID are estimates.
+// queuePairs formats the queue pairs of a pair, and their longest wait, with an arrow to the node that is waited for. A LID is unique in its subnet only: figures by LID are estimates.
 func queuePairs(p matrix.Pair) string {
 	estimate := ""
 	if p.ByLID > 0 {
@@ -90,7 +91,7 @@ func queuePairs(p matrix.Pair) string {
 	}
 	text := estimate + fmt.Sprint(p.QueuePairs)
 	if p.OldestReceiveSeconds >= waits {
-		text += ", waits " + estimate + format.Duration(p.OldestReceiveSeconds)
+		text += " → " + estimate + format.Duration(p.OldestReceiveSeconds)
 	}
 	return text
 }
@@ -126,23 +127,29 @@ func (v *matrixView) table(m *matrix.Matrix) {
 	}
 }
 
-// list makes a row of each pair, those with the most queue pairs first.
+// list makes a row of each pair, the pairs that wait longest first, then the pairs with the most queue pairs.
 func (v *matrixView) list(m *matrix.Matrix) {
-	add := func(from, to, value string, pairs int) {
+	add := func(from, to, value string, pairs int, waited float64) {
 		if pairs > 0 {
-			v.Pairs = append(v.Pairs, pairView{format.Escape(from), nodeLink(from), to, value, pairs})
+			v.Pairs = append(v.Pairs, pairView{format.Escape(from), nodeLink(from), to, value, pairs, waited})
 		}
 	}
 	for _, p := range m.Pairs {
-		add(p.From, format.Escape(p.To), queuePairs(p), p.QueuePairs)
+		waited := p.OldestReceiveSeconds
+		if waited < waits {
+			waited = 0
+		}
+		add(p.From, format.Escape(p.To), queuePairs(p), p.QueuePairs, waited)
 	}
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
-		add(n.Name, elsewhere, fmt.Sprint(n.Elsewhere), n.Elsewhere)
-		add(n.Name, ambiguous, fmt.Sprint(n.Ambiguous), n.Ambiguous)
-		add(n.Name, unknown, fmt.Sprint(n.Unknown), n.Unknown)
+		add(n.Name, elsewhere, fmt.Sprint(n.Elsewhere), n.Elsewhere, 0)
+		add(n.Name, ambiguous, fmt.Sprint(n.Ambiguous), n.Ambiguous, 0)
+		add(n.Name, unknown, fmt.Sprint(n.Unknown), n.Unknown, 0)
 	}
-	slices.SortStableFunc(v.Pairs, func(a, b pairView) int { return cmp.Compare(b.pairs, a.pairs) })
+	slices.SortStableFunc(v.Pairs, func(a, b pairView) int {
+		return cmp.Or(cmp.Compare(b.waited, a.waited), cmp.Compare(b.pairs, a.pairs))
+	})
 	v.MorePairs = max(0, len(v.Pairs)-maxPairs)
 	v.Pairs = v.Pairs[:len(v.Pairs)-v.MorePairs]
 }

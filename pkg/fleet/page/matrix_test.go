@@ -78,7 +78,7 @@ func TestMatrix(t *testing.T) {
 	got := texts(body)
 	for _, want := range []string{
 		"|From|gpu0000:9847|gpu0001:9847|gpu0002:9847|elsewhere|more than one node|not known|",
-		"|gpu0000:9847|1000|~1001, waits ~41s|-|7|8|9|",
+		"|gpu0000:9847|1000|~1001 → ~41s|-|7|8|9|",
 		"|gpu0001:9847|-|-|-|-|-|-|",
 		"|gpu0002:9847|3000|3001|-|0|0|0|",
 		"|gpu0001:9847: /api/v1/peers: no answer in time|not asked, beyond the first 64 nodes: 1, such as left-out|",
@@ -92,9 +92,10 @@ func TestMatrix(t *testing.T) {
 	}
 	m = connected(widest + 1)
 	m.Nodes[3].Unknown = 1 << 20
+	m.Pairs[1].OldestReceiveSeconds, m.Pairs[2].OldestReceiveSeconds, m.Pairs[3].OldestReceiveSeconds = 2, 5, .9
 	h, _, link = jobSite(m)
 	_, body = webtest.Get(t, h, link)
-	if got := texts(body); !strings.Contains(got, "|From|To|Queue pairs|gpu0003:9847|not known|1048576|gpu0016:9847|gpu0016:9847|17016|gpu0016:9847|gpu0015:9847|17015|") {
+	if got := texts(body); !strings.Contains(got, "|From|To|Queue pairs|gpu0000:9847|gpu0002:9847|1002 → 5s|gpu0000:9847|gpu0001:9847|1001 → 2s|gpu0003:9847|not known|1048576|gpu0016:9847|gpu0016:9847|17016|gpu0016:9847|gpu0015:9847|17015|") {
 		t.Error(got)
 	}
 	h, _, link = jobSite(connected(matrix.MaxNodes))
