@@ -20,13 +20,14 @@ func jobs() dashboard {
 		uid: "accelscope-jobs", title: "accelscope / Jobs", refresh: "30s", span: "1h",
 		description: "Jobs over all their nodes: GPUs given and used, bytes, latency and errors, and the member that differs from the others.",
 		variables:   []variable{node, namespace, jobName},
-		rows:        []row{jobTotals(), jobEnergy(), jobMembers(), jobGraphs()},
+		rows:        []row{jobTotals(), jobEnergy(), jobMembers(), jobCollectives(), jobGraphs()},
 	}
 }
 
 const (
 	inNamespace = `namespace=~"$namespace"`
 	memberOf    = "instance, namespace, workload"
+	rankOf      = memberOf + ", communicator, rank"
 	jobOf       = "namespace, job_kind, job_name"
 )
 
@@ -160,6 +161,48 @@ func jobMembers() row {
 			query{expr: top(200, "max by ("+memberOf+", gpu_id, uuid) (container_gpu_processes"+sel(inNamespace, `workload!=""`)+
 				") * on (instance, workload) group_left (job_name) "+members("job_name")), legend: "Processes"},
 		).leadsTo("Show the HCAs of the node", nodeLink),
+	}}
+}
+
+// ranks has each rank of the selected jobs in a communicator.
+func ranks(expr string) string {
+	return "max by (" + rankOf + ") (" + expr + ") * on (instance, workload) group_left (job_name) " + members("job_name")
+}
+
+// launches sums what a rank launches over its operations.
+func launches(expr string) string { return "sum without (library, operation) (" + expr + ")" }
+
+// behind is how many launches fewer than another rank each rank has. The root of a broadcast, and either end of a transfer, may launch less.
+func behind() string {
+	all := launches("container_collective_launches_total" +
+		sel(inNamespace, `workload!=""`, `operation!~"broadcast|recv|scatter|send"`))
+	return "max by (communicator) (" + all + ") - on (communicator) group_right " + all
+}
+
+func jobCollectives() row {
+	const last, late = "container_collective_last_launch_timestamp_seconds", "container_collective_late_seconds_total"
+	column := func(legend, unit, expr string) query { return query{expr: top(200, ranks(expr)), legend: legend, unit: unit} }
+	each := func(title, description, unit, expr string) panel {
+		return graph(title, description, unit,
+			query{expr: top(20, ranks(expr)), legend: "{{instance}} {{workload}} rank {{rank}} in {{communicator}}"}).leads(workloadLink)
+	}
+	return row{"Collectives", []panel{
+		table("Ranks, the last to launch first", "Ranks of communicators of the selected jobs. Launches behind: fewer launches than the rank with "+
+			"most, of operations that all ranks call alike. While a job runs, ranks on other nodes differ by what they launched between two scrapes. "+
+			"Last launch: its age, by the clock of the node.", "none",
+			[]string{"job_name", "communicator", "rank", "workload", "namespace", "instance"},
+			column("Last launch", "s", "time() - "+last+sel(inNamespace, `workload!=""`)),
+			column("Launches behind", "none", behind()),
+			column("Launches", "ops", launches(selected("container_collective_launches_total"))),
+			column("Late", "percentunit", selected(late)),
+		).wide(24).high(8).leadsTo("Show the HCAs of the node", nodeLink).sorted("Last launch"),
+		each("Late by rank", "Part of the time by which the host of a rank launches later than the first rank of the communicator on the node.",
+			"percentunit", selected(late)),
+		graph("Wait per receive by member", "Mean time in which a posted receive was the oldest work request of a queue pair. The others wait for "+
+			"the member that waits clearly least. Needs the recording rules and --rdma.datapath.", "s",
+			query{expr: top(20, "max by ("+memberOf+") (instance_workload_communicator:container_rdma_receive_wait_seconds:mean2m"+
+				sel(inNamespace)+") * on (instance, workload) group_left (job_name) "+members("job_name")), legend: "{{instance}} {{workload}}"},
+		).leads(workloadLink),
 	}}
 }
 
