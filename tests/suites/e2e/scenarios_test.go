@@ -20,7 +20,7 @@ type node struct {
 	padded               string // out-of-tree RDMA modules: "plain" or "typed" (vm.PaddedModules); empty: the kernel's
 	types                string // --probe.btf-dir
 	preempt              bool   // the kernel preempts itself anywhere (preempt=full), as real-time kernels do
-	debug                bool   // the kernel checks its locks and memory, and preempts itself anywhere (vm.DebugKernel)
+	debug                bool   // the kernel checks its locks and memory (vm.DebugKernel)
 }
 
 // String returns the name that nodesVar uses, as one level of a test's name.
@@ -35,7 +35,7 @@ func (n node) String() string {
 }
 
 // preempts reports whether the kernel may preempt itself in system calls: Debian's 7 does, lazily.
-func (n node) preempts() bool { return n.preempt || n.kernel == "7" || n.debug }
+func (n node) preempts() bool { return n.preempt || n.kernel == "7" }
 
 // preempt and debug replace the tier in nodesVar and stand for a node's preempt and debug.
 const (
