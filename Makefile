@@ -73,9 +73,9 @@ check: lint generated security fuzz ## Format, vet, linters, headers, modules, g
 .PHONY: lint
 lint: $(LINT) need-clang-format need-git
 	@go vet ./...
-	@go vet -tags vm,image,gpu ./...
+	@go vet -tags vm,image,gpu,stores ./...
 	@CGO_ENABLED=0 go vet ./cmd/... ./pkg/...
-	@$(LINT) run --build-tags vm,image,gpu ./...
+	@$(LINT) run --build-tags vm,image,gpu,stores ./...
 	@for module in $(MODULES); do (cd $$module && $(LINT) run ./...); done
 	@go run ./tests/tools/layers -linter $(LINT)
 	@clang-format --dry-run -Werror bpf/*.[ch] pkg/source/nvidia/nvml/*.[ch] tests/fakes/nvml/fake/*.[ch] tests/suites/gpu/load/*.c
@@ -405,6 +405,10 @@ MINUTES ?= 60
 bench-fleet: need-prometheus ## What NODES (1000) cost Prometheus with the series of rules and dashboards, and 50 with all series, for MINUTES (60)
 	@go run ./tests/suites/fleet -nodes $(NODES) -minutes $(MINUTES) -listen 127.0.0.1:9097 -measure
 	@echo; go run ./tests/suites/fleet -all -nodes $$(( $(NODES) < 50 ? $(NODES) : 50 )) -minutes $(MINUTES) -listen 127.0.0.1:9097 -measure
+
+.PHONY: test-stores
+test-stores: need-prometheus ## All nodes on Thanos over two Prometheus servers, and on VictoriaMetrics (first builds both: a quarter of an hour)
+	@go test -tags stores -count=1 -timeout 60m -v -run 'TestThanos|TestVictoria' ./tests/suites/fleet
 
 # Debian packages that are needed, and are not installed.
 MISSING = $(shell for p in $$(sed 's/\#.*//' tests/packages.txt); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done)

@@ -15,8 +15,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
 const (
@@ -98,7 +96,7 @@ func wantNames(config, scrape string) []string {
 }
 
 // names returns the names of the series that agents have sent.
-func names(t *testing.T, receiver prometheus) []string {
+func names(t *testing.T, receiver api) []string {
 	t.Helper()
 	answer, err := receiver.query(t.Context(), `count by (__name__) ({job="accelscope",__name__!~".*:.*|ALERTS.*"})`, time.Now())
 	if err != nil {
@@ -112,7 +110,7 @@ func names(t *testing.T, receiver prometheus) []string {
 }
 
 // startReceiver starts a Prometheus that evaluates the rules every second.
-func startReceiver(t *testing.T) prometheus {
+func startReceiver(t *testing.T) api {
 	t.Helper()
 	dir := t.TempDir()
 	rules, err := os.ReadFile("../../../deploy/prometheus/rules/recording.yaml")
@@ -127,7 +125,7 @@ func startReceiver(t *testing.T) prometheus {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.stop)
-	return p
+	return p.api
 }
 
 // startAgent starts an agent with the configuration's placeholders replaced, and returns its targets.
@@ -150,25 +148,17 @@ func startAgent(t *testing.T, config string, shard int, receiver string, targets
 	}
 	file, address := filepath.Join(dir, "agent.yml"), free(t)
 	write(t, file, config)
-	log, err := os.Create(file + ".log")
+	agent, err := startService(t.Context(), file+".log", address, "prometheus", "--enable-feature=agent", "--config.file="+file,
+		"--storage.agent.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = log.Close() })
-	cmd := child.Command(t.Context(), "prometheus", "--enable-feature=agent", "--config.file="+file,
-		"--storage.agent.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // killed
-		if text, err := os.ReadFile(log.Name()); t.Failed() {
+		agent.stop()
+		if text, err := os.ReadFile(file + ".log"); t.Failed() {
 			t.Logf("agent %d: %v\n%s", shard, err, text)
 		}
 	})
-	agent := prometheus{cmd: cmd, url: "http://" + address, log: log}
 	for end := time.Now().Add(waitLimit); ; time.Sleep(100 * time.Millisecond) {
 		var data struct{ ActiveTargets, DroppedTargets []struct{} }
 		err := agent.get(t.Context(), "targets", nil, &data)

@@ -17,10 +17,25 @@ import (
 // step is the time span of a node's samples in a request. Pods begin and end between steps.
 const step = 5 * time.Minute
 
+// store keeps samples and evaluates rules: a Prometheus, or what replaces it in a large fleet (stores_test.go).
+type store interface {
+	// send writes samples of a node; of none: outOfNodes.
+	send(ctx context.Context, node int, body []byte) error
+	// settle makes queries see what was sent.
+	settle(ctx context.Context) error
+	// load evaluates the rule files that match a pattern from now on.
+	load(ctx context.Context, pattern string) error
+	stop()
+}
+
+// outOfNodes stands for a node in store.send: the samples are of recording rules.
+const outOfNodes = -1
+
 // fleet is a Prometheus with the series of nodes.
 type fleet struct {
 	options
-	prometheus
+	api   // of the store
+	store store
 	dir   string // temporary files
 	root  string // of the repository
 	nodes []*node
@@ -57,13 +72,14 @@ func start(ctx context.Context, o options) (_ *fleet, err error) {
 	if f.data == "" {
 		f.data = filepath.Join(f.dir, "data")
 	}
-	if err := f.configure(""); err != nil {
-		return nil, err
-	}
-	if f.prometheus, err = startPrometheus(ctx, f.listen, f.config(), f.data); err != nil {
+	f.api = api{"http://" + f.listen}
+	if f.store, err = f.open(ctx, f); err != nil {
 		return nil, err
 	}
 	if err := f.past(ctx); err != nil {
+		return nil, err
+	}
+	if err := f.store.settle(ctx); err != nil {
 		return nil, err
 	}
 	f.progress("wrote %d samples of the past, now those of the recording rules", f.samples)
@@ -86,20 +102,10 @@ func (f *fleet) progress(format string, args ...any) {
 func (f *fleet) stop() {
 	f.end()
 	f.wg.Wait()
-	f.prometheus.stop()
-	_ = os.RemoveAll(f.dir) // its own temporary files
-}
-
-func (f *fleet) config() string { return filepath.Join(f.dir, "prometheus.yml") }
-
-// configure writes Prometheus's configuration, with the rule files that match the pattern, if not empty. Nothing is
-// scraped.
-func (f *fleet) configure(rules string) error {
-	config := "global: {evaluation_interval: 1m}\n"
-	if rules != "" {
-		config += "rule_files: ['" + rules + "']\n"
+	if f.store != nil {
+		f.store.stop()
 	}
-	return os.WriteFile(f.config(), []byte(config), 0o600)
+	_ = os.RemoveAll(f.dir) // its own temporary files
 }
 
 // template makes the nodes from the recorded scrape.
@@ -173,9 +179,9 @@ func (f *fleet) write(ctx context.Context, length time.Duration) error {
 	for d := time.Duration(0); d < length; d += interval {
 		times = append(times, f.next.Add(d))
 	}
-	for _, n := range f.nodes {
+	for i, n := range f.nodes {
 		body, samples := n.request(times)
-		if err := f.send(ctx, body); err != nil {
+		if err := f.store.send(ctx, i, body); err != nil {
 			return err
 		}
 		f.samples += samples
@@ -193,7 +199,7 @@ func (f *fleet) load(ctx context.Context) error {
 			return err
 		}
 		for _, file := range files {
-			text, err := os.ReadFile(file)
+			text, err := f.rules(file)
 			if err != nil {
 				return err
 			}
@@ -203,10 +209,10 @@ func (f *fleet) load(ctx context.Context) error {
 		}
 		pattern = filepath.Join(f.dir, "rules-*.yaml")
 	}
-	if err := f.configure(pattern); err != nil {
+	if err := f.store.load(ctx, pattern); err != nil {
 		return err
 	}
-	return f.reload(ctx)
+	return f.awaitRules(ctx)
 }
 
 // jobsGroup is the rule group that counts hours of unused GPUs.
@@ -214,9 +220,18 @@ const jobsGroup = "accelscope-jobs"
 
 var holds = regexp.MustCompile(`(?m)^( +for: \d+)m\b`)
 
+// rules reads a rule file, without the lines that the store cannot evaluate.
+func (f *fleet) rules(file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if f.unknown != nil {
+		text = f.unknown.ReplaceAll(text, nil)
+	}
+	return string(text), err
+}
+
 // faster returns a rule file with another evaluation interval and other durations of alerts.
-func (f *fleet) faster(text []byte) []byte {
-	groups := strings.Split(holds.ReplaceAllString(string(text), "${1}s"), "  - name: ")
+func (f *fleet) faster(text string) []byte {
+	groups := strings.Split(holds.ReplaceAllString(text, "${1}s"), "  - name: ")
 	for i, g := range groups {
 		if f.minutely && strings.HasPrefix(g, jobsGroup+"\n") {
 			continue

@@ -24,10 +24,13 @@ func (f *fleet) ask(t *testing.T, expr string) float64 {
 
 // TestFleet fills a Prometheus with 30 nodes, nine of them sick, evaluates the rules, and compares accelscope fleet and
 // accelscope top with what the generator wrote.
-func TestFleet(t *testing.T) {
+func TestFleet(t *testing.T) { testFleet(t, options{open: openPrometheus, minutely: true, lag: 0.1}) }
+
+func testFleet(t *testing.T, o options) {
 	const nodes, minutes = 30, 20
 	binary := buildProgram(t)
-	f, err := start(t.Context(), options{nodes: nodes, minutes: minutes, listen: free(t), every: 5 * time.Second, minutely: true, quiet: true})
+	o.nodes, o.minutes, o.listen, o.every, o.quiet = nodes, minutes, free(t), 5*time.Second, true
+	f, err := start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

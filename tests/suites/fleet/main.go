@@ -24,6 +24,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"time"
 
@@ -39,13 +40,16 @@ type options struct {
 	scrape         string // file; empty: record it
 	listen, data   string // of Prometheus
 	quiet          bool
+	open           func(context.Context, *fleet) (store, error)
+	lag            float64        // by which part rates may differ from the truth: they are of some seconds ago
+	unknown        *regexp.Regexp // what the store does not know in rule files; nil: nothing
 	// every is the evaluation interval of the rules; an alert's minutes then become seconds. 0: as the rules say.
 	every    time.Duration
 	minutely bool // the job rules are still evaluated each minute: unused hours are a count of minutes
 }
 
 func main() {
-	var o options
+	o := options{open: openPrometheus}
 	var only bool
 	flag.IntVar(&o.nodes, "nodes", 100, "number of nodes")
 	flag.IntVar(&o.minutes, "minutes", 60, "length of the past, at most 60")

@@ -218,7 +218,7 @@ func (f *fleet) page(t *testing.T) {
 	}
 	near := func(what string, got *float64, want float64) {
 		t.Helper()
-		if got == nil || math.Abs(*got-want) > 0.1*want {
+		if got == nil || math.Abs(*got-want) > f.lag*want {
 			t.Errorf("%s: %v, the generator writes %v", what, got, want)
 		}
 	}

@@ -119,7 +119,7 @@ func (f *fleet) totals(t *testing.T, site string) {
 	}
 	for name, rate := range map[string]float64{"All ports out": want.transmit, "All ports in": want.receive} {
 		text, _, _ := strings.Cut(strip[name], ": ")
-		if got, _, ok := number(strings.TrimSuffix(text, "/s")); !ok || math.Abs(got-rate) > 0.1*rate {
+		if got, _, ok := number(strings.TrimSuffix(text, "/s")); !ok || math.Abs(got-rate) > f.lag*rate {
 			t.Errorf("%s: the page has %q, the generator writes %g bytes a second", name, text, rate)
 		}
 	}
@@ -171,7 +171,7 @@ func (f *fleet) heat(t *testing.T, site, key, class string, limits []float64, of
 			}
 			// Near a limit either level is right: the rules were evaluated some seconds ago.
 			v := of(one, hca)
-			least, most := class+strconv.Itoa(above(limits, 0.9*v)), class+strconv.Itoa(above(limits, 1.1*v))
+			least, most := class+strconv.Itoa(above(limits, (1-f.lag)*v)), class+strconv.Itoa(above(limits, (1+f.lag)*v))
 			if is < least || is > most {
 				t.Errorf("%s %s has the level %q, and the generator writes %g", n.name(), hca, is, v)
 			}
@@ -213,6 +213,14 @@ func (f *fleet) state(t *testing.T, binary string) *nodes.State {
 	return s
 }
 
+// eachMinute is how often the rules of jobs are evaluated in a minute.
+func (f *fleet) eachMinute() float64 {
+	if f.minutely {
+		return 1
+	}
+	return time.Minute.Seconds() / f.every.Seconds()
+}
+
 // idleJob compares the job with an idle GPU. Its unused hours are the recorded past, and a minute for each evaluation
 // since.
 func (f *fleet) idleJob(t *testing.T, site, binary string) {
@@ -226,7 +234,7 @@ func (f *fleet) idleJob(t *testing.T, site, binary string) {
 		}
 		past := f.wasted(j.JobName)
 		since := time.Since(f.begin).Minutes() - float64(f.minutes)
-		if least, most := past+idle/60, past+idle*math.Ceil(since)/60; *j.IdleHours < least-1e-9 || *j.IdleHours > most+1e-9 {
+		if least, most := past+idle/60, past+idle*math.Ceil(since)*f.eachMinute()/60; *j.IdleHours < least-1e-9 || *j.IdleHours > most+1e-9 {
 			t.Errorf("%v has %v idle GPU hours, and the generator writes %v to %v", j.JobName, *j.IdleHours, least, most)
 		}
 		if past == 0 {
@@ -240,7 +248,7 @@ func (f *fleet) idleJob(t *testing.T, site, binary string) {
 			t.Errorf("%v: the page has GPUs, idle, wasted %v, the generator writes %v, %v", j.JobName, m, gpus, idle)
 			continue
 		}
-		if shown, err := strconv.ParseFloat(m[3], 64); err != nil || shown < past-0.05 || shown > past+idle*math.Ceil(since+1)/60+0.05 {
+		if shown, err := strconv.ParseFloat(m[3], 64); err != nil || shown < past-0.05 || shown > past+idle*math.Ceil(since+1)*f.eachMinute()/60+0.05 {
 			t.Errorf("%v: the page has %s h, the generator writes %v and more", j.JobName, m[3], past)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -19,7 +18,7 @@ import (
 // record writes the recording rules' series for the second half of the past, as Prometheus computes them, for the
 // dashboards.
 func (f *fleet) record(ctx context.Context) error {
-	text, err := os.ReadFile(filepath.Join(f.root, "deploy/prometheus/rules/recording.yaml"))
+	text, err := f.rules(filepath.Join(f.root, "deploy/prometheus/rules/recording.yaml"))
 	if err != nil {
 		return err
 	}
@@ -28,7 +27,7 @@ func (f *fleet) record(ctx context.Context) error {
 			Rules []struct{ Record, Expr string }
 		}
 	}
-	if err := yaml.Unmarshal(text, &file); err != nil {
+	if err := yaml.Unmarshal([]byte(text), &file); err != nil {
 		return err
 	}
 	// Prometheus accepts samples up to an hour older than the newest, and computing them takes a part of that hour.
@@ -45,8 +44,11 @@ func (f *fleet) record(ctx context.Context) error {
 				if err != nil {
 					return fmt.Errorf("%s: %w", r.Record, err)
 				}
-				if err := f.store(ctx, r.Record, answer, end, last); err != nil {
+				if err := f.keep(ctx, r.Record, answer, end, last); err != nil {
 					return fmt.Errorf("%s: %w", r.Record, err)
+				}
+				if err := f.store.settle(ctx); err != nil { // the next rule may read it
+					return err
 				}
 			}
 		}
@@ -57,9 +59,9 @@ func (f *fleet) record(ctx context.Context) error {
 // recordStep is the time that a query for a rule's past covers.
 const recordStep = 10 * time.Minute
 
-// store writes an answer's series under the rule's name, some thousand in each request. A series that ends before the
+// keep writes an answer's series under the rule's name, some thousand in each request. A series that ends before the
 // answer ends in Prometheus, too. After the last answer all series end: the loaded rules continue them.
-func (f *fleet) store(ctx context.Context, name string, answer dashboards.Answer, end time.Time, last bool) error {
+func (f *fleet) keep(ctx context.Context, name string, answer dashboards.Answer, end time.Time, last bool) error {
 	const most = 2000
 	var body, one []byte
 	for i, s := range answer.Series {
@@ -76,7 +78,7 @@ func (f *fleet) store(ctx context.Context, name string, answer dashboards.Answer
 		body = protowire.AppendTag(body, 1, protowire.BytesType)
 		body = protowire.AppendBytes(body, one)
 		if i%most == most-1 || i == len(answer.Series)-1 {
-			if err := f.send(ctx, body); err != nil {
+			if err := f.store.send(ctx, outOfNodes, body); err != nil {
 				return err
 			}
 			body = body[:0]

@@ -78,7 +78,7 @@ func (f *fleet) top(t *testing.T, binary string) {
 		}
 		for head, v := range near {
 			// Half of the last digit, and the time since the rules were evaluated.
-			if got, unit, ok := number(row[head]); !ok || math.Abs(got-v) > 0.1*v+unit/2 {
+			if got, unit, ok := number(row[head]); !ok || math.Abs(got-v) > f.lag*v+unit/2 {
 				t.Errorf("%s: %s is %q, the generator writes %g", name, head, row[head], v)
 			}
 		}
@@ -116,7 +116,7 @@ func (f *fleet) top(t *testing.T, binary string) {
 			"MEMBERS": len(members), "NODES": len(on), "GPUS": want.jobGPUs[j], "IDLE": want.idle[j],
 		}, nil)
 		past := f.wasted(j)
-		most := past + float64(want.idle[j])*math.Ceil(time.Since(f.begin).Minutes()-float64(f.minutes))/60
+		most := past + float64(want.idle[j])*math.Ceil(time.Since(f.begin).Minutes()-float64(f.minutes))*f.eachMinute()/60
 		if got, unit, ok := number(row["WASTED"]); !ok || got < past-unit/2 || got > most+unit/2 {
 			t.Errorf("%v: wasted is %q, the generator writes %.3f to %.3f h", j, row["WASTED"], past, most)
 		}
