@@ -88,8 +88,9 @@ type Object struct {
 	// skipped counts the missed runs of detached programs.
 	skipped uint64
 	links   []link.Link
-	targets *btf.Spec // programs are relocated against these types
-	differ  error     // why the types are ambiguous
+	kprobes []link.Link // of links: those with a count of missed runs. Each costs a scrape system calls
+	targets *btf.Spec   // programs are relocated against these types
+	differ  error       // why the types are ambiguous
 }
 
 // newObject creates the maps that the compiled object does not share with other objects. w may be nil. The kernel may
@@ -263,6 +264,11 @@ func (o *Object) load(t Tier, check func(*ebpf.Program) error) error {
 		}
 	}
 	o.links = append(o.links, links...)
+	for _, l := range links {
+		if kprobeOf(l) != nil {
+			o.kprobes = append(o.kprobes, l)
+		}
+	}
 	for _, name := range t.Programs {
 		if p := coll.DetachProgram(name); t.loads {
 			o.loaded[name] = p
@@ -346,7 +352,7 @@ func toAll(
 }
 
 // Missed counts the runs of programs that the kernel skipped, including detached programs, but not missed returns.
-func (o *Object) Missed() uint64 { return o.skipped + Missed(o.progs, o.links) }
+func (o *Object) Missed() uint64 { return o.skipped + Missed(o.progs, o.kprobes) }
 
 // Missed counts the runs of programs that the kernel skipped because a program or kprobe was running on that CPU.
 // Kernels before 5.12 do not report skipped runs, and kernels before 6.7 do not for kprobes. Missed returns are not
@@ -358,20 +364,30 @@ func Missed(progs []*ebpf.Program, links []link.Link) (n uint64) {
 		}
 	}
 	for _, l := range links {
-		if info, err := l.Info(); err == nil {
-			if event := info.PerfEvent(); event != nil && event.Type == link.PerfEventKprobe {
-				n += event.Kprobe().Missed
-			}
+		if k := kprobeOf(l); k != nil {
+			n += k.Missed
 		}
 	}
 	return n
+}
+
+// kprobeOf returns what the kernel says of a link to a kprobe; nil: it is another link, or the kernel says nothing.
+func kprobeOf(l link.Link) *link.KprobeInfo {
+	info, err := l.Info()
+	if err != nil {
+		return nil
+	}
+	if event := info.PerfEvent(); event != nil && event.Type == link.PerfEventKprobe {
+		return event.Kprobe()
+	}
+	return nil
 }
 
 // Detach detaches all programs, first the programs that pin a module.
 func (o *Object) Detach() {
 	before := o.Missed() // a closed link has no information
 	CloseAll(o.links)
-	o.links = nil
+	o.links, o.kprobes = nil, nil
 	o.skipped = max(before, o.Missed())
 	CloseAll(o.progs)
 	o.links, o.progs = nil, nil

@@ -83,7 +83,8 @@ func matrixOf(query string, m *matrix.Matrix) *matrixView {
 // waits is from which seconds on a present wait for receives is shown.
 const waits = 1
 
-// queuePairs formats the queue pairs of a pair, and their longest wait, with an arrow to the node that is waited for. A LID is unique in its subnet only: figures by LID are estimates.
+// queuePairs formats the queue pairs of a pair, and their longest wait, with an arrow to the node that is waited for. A LID is unique in
+// its subnet only: figures by LID are estimates.
 func queuePairs(p matrix.Pair) string {
 	estimate := ""
 	if p.ByLID > 0 {

@@ -181,7 +181,9 @@ func behind() string {
 
 func jobCollectives() row {
 	const last, late = "container_collective_last_launch_timestamp_seconds", "container_collective_late_seconds_total"
-	column := func(legend, unit, expr string) query { return query{expr: top(200, ranks(expr)), legend: legend, unit: unit} }
+	column := func(legend, unit, expr string) query {
+		return query{expr: top(200, ranks(expr)), legend: legend, unit: unit}
+	}
 	each := func(title, description, unit, expr string) panel {
 		return graph(title, description, unit,
 			query{expr: top(20, ranks(expr)), legend: "{{instance}} {{workload}} rank {{rank}} in {{communicator}}"}).leads(workloadLink)
