@@ -17,7 +17,7 @@ const (
 func (n node) gpuMemory(t *testing.T) {
 	n.packageTests(t, returnTestVar, "../../../pkg/source/datapath/returnprobe", "^TestExperiments$", "TestExperiments")
 	tests, names := "^(TestFailedAllocations|TestLargeRequests)$", []string{"TestFailedAllocations", "TestLargeRequests"}
-	if whole() {
+	if whole() && !n.debug {
 		tests, names = ".", append(names, "TestFull")
 		n.packageTests(t, libraryTestVar, "../../../pkg/source/library", ".", "TestExec", "TestOwnMounts", "TestKept", "TestBudget", "TestFirstRead")
 	}
