@@ -317,10 +317,10 @@ func (n *jobNode) kubelet(t *testing.T) string {
 	return server.URL
 }
 
-// notHere are the panels and columns of the dashboard that need verbs, work requests or energy, which no fake node has.
+// notHere are the panels and columns of the dashboard that need verbs, work requests, energy or collectives, which no fake node has.
 var notHere = []string{
 	"p99 completion", "p99 verbs", "Errors", "HCAs", "HCAs of the members", "p99 of completions by member", "p99 of verbs by member",
-	"Errors by member", "Power of jobs", "Energy of jobs",
+	"Errors by member", "Power of jobs", "Energy of jobs", "Ranks, the last to launch first", "Late by rank", "Wait per receive by member",
 }
 
 // dashboard runs the queries of the dashboard on jobs.

@@ -32,6 +32,16 @@ func TestJobsDashboard(t *testing.T) {
 	}
 	load += `  container_rdma_resources{job="accelscope",instance="n1",workload="ml/train-0/main",namespace="ml",pod="train-0",` +
 		`container="main",container_id="c0",device="mlx5_0",type="qp"} 8x180` + "\n"
+	const rank = `{job="accelscope",instance="n1",workload="ml/train-0/main",namespace="ml",pod="train-0",container="main",container_id="c0",` +
+		`communicator="k",rank="0"`
+	for series, values := range map[string]string{
+		"container_collective_launches_total" + rank + `,library="nccl",operation="all_reduce"}`: "0+60x180",
+		"container_collective_last_launch_timestamp_seconds" + rank + "}":                        "0+60x180",
+		"container_collective_late_seconds_total" + rank + "}":                                   "0+1x180",
+		"instance_workload_communicator:container_rdma_receive_wait_seconds:mean2m" + rank + "}": "1x180",
+	} {
+		load += "  " + series + " " + values + "\n"
+	}
 	storage := promqltest.LoadedStorage(t, load)
 	engine := promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery)
 	record(t, engine, storage, "instance_workload:container_rdma_verbs_duration_seconds:", time.Unix(3600, 0))
