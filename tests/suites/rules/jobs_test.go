@@ -32,11 +32,12 @@ func TestJobsDashboard(t *testing.T) {
 	}
 	load += `  container_rdma_resources{job="accelscope",instance="n1",workload="ml/train-0/main",namespace="ml",pod="train-0",` +
 		`container="main",container_id="c0",device="mlx5_0",type="qp"} 8x180` + "\n"
-	const rank = `{job="accelscope",instance="n1",workload="ml/train-0/main",namespace="ml",pod="train-0",container="main",container_id="c0",` +
-		`communicator="k",rank="0"`
+	const member = `{job="accelscope",instance="n1",workload="ml/train-0/main",namespace="ml",pod="train-0",container="main",container_id="c0",`
+	const rank = member + `communicator="k",rank="0"`
 	for series, values := range map[string]string{
 		"container_collective_launches_total" + rank + `,library="nccl",operation="all_reduce"}`: "0+60x180",
 		"container_collective_last_launch_timestamp_seconds" + rank + "}":                        "0+60x180",
+		"container_collective_coverage" + member + `reason="complete"}`:                          "1x180",
 		"container_collective_late_seconds_total" + rank + "}":                                   "0+1x180",
 		"instance_workload_communicator:container_rdma_receive_wait_seconds:mean2m" + rank + "}": "1x180",
 	} {

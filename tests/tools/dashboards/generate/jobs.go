@@ -172,11 +172,12 @@ func ranks(expr string) string {
 // launches sums what a rank launches over its operations.
 func launches(expr string) string { return "sum without (library, operation) (" + expr + ")" }
 
-// behind is how many launches fewer than another rank each rank has. The root of a broadcast, and either end of a transfer, may launch less.
+// behind is how many launches fewer than another rank each rank has, of the ranks whose counts are complete: other counts do not compare.
+// The root of a broadcast, and either end of a transfer, may launch less.
 func behind() string {
-	all := launches("container_collective_launches_total" +
-		sel(inNamespace, `workload!=""`, `operation!~"broadcast|recv|scatter|send"`))
-	return "max by (communicator) (" + all + ") - on (communicator) group_right " + all
+	all := "(" + launches("container_collective_launches_total"+sel(inNamespace, `workload!=""`, `operation!~"broadcast|recv|scatter|send"`)) +
+		" and on (instance, workload, container_id) container_collective_coverage" + sel(inNamespace, `reason="complete"`) + ")"
+	return "max by (communicator) (" + all + ") - on (communicator) group_right () " + all
 }
 
 func jobCollectives() row {
@@ -190,7 +191,7 @@ func jobCollectives() row {
 	}
 	return row{"Collectives", []panel{
 		table("Ranks, the last to launch first", "Ranks of communicators of the selected jobs. Launches behind: fewer launches than the rank with "+
-			"most, of operations that all ranks call alike. While a job runs, ranks on other nodes differ by what they launched between two scrapes. "+
+			"most, of operations that all ranks call alike, and of ranks whose counts are complete. While a job runs, ranks on other nodes differ by what they launched between two scrapes. "+
 			"Last launch: its age, by the clock of the node.", "none",
 			[]string{"job_name", "communicator", "rank", "workload", "namespace", "instance"},
 			column("Last launch", "s", "time() - "+last+sel(inNamespace, `workload!=""`)),
