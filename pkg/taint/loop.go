@@ -55,7 +55,6 @@ type Loop struct {
 	since   map[Subject]time.Time // of conditions
 	devices *cluster.Devices      // nil: no DeviceTaintRules
 	rules   map[Subject]cluster.DeviceTaint
-	left    []Change // removals of the marks of nodes that are not in the cluster any more
 
 	said map[string]string // the last message about each thing that lasts
 }
@@ -87,36 +86,36 @@ func (l *Loop) step(ctx context.Context) {
 		problems = []string{"Prometheus: " + err.Error()}
 	}
 	l.say("prometheus", "nothing is removed, or nothing changed", strings.Join(problems, "; "))
-	err = l.readMarks(ctx)
+	left, err := l.readMarks(ctx)
 	l.say("cluster", "the marks of the cluster are unknown, and nothing changes", text(err))
 	if err != nil {
 		o = nil
 	}
-	l.apply(ctx, l.left) // first: they would count as marked nodes
-	l.left = nil
+	l.apply(ctx, left) // first: they would count as marked nodes
 	changes, refused := l.machine.Step(o, l.marks)
 	l.say("refused", fmt.Sprintf("not marked: %d nodes are (--taint.max-nodes)", l.Limits.MaxNodes), names(refused))
 	l.apply(ctx, changes)
 }
 
-// readMarks reads the marks of the cluster if they are not known. A dry run keeps the marks that it would have set.
-func (l *Loop) readMarks(ctx context.Context) error {
+// readMarks reads the marks of the cluster if they are not known, and returns the removals of the marks of nodes that have left it. A dry
+// run keeps the marks that it would have set.
+func (l *Loop) readMarks(ctx context.Context) (left []Change, err error) {
 	if !l.read.IsZero() && (l.DryRun || l.now().Sub(l.read) < readAgain) {
-		return nil
+		return nil, nil
 	}
 	l.read = time.Time{}
 	conditions, err := l.Cluster.Conditions(ctx, string(GPU), string(RDMA))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	devices, err := l.Cluster.Devices(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var taints []cluster.DeviceTaint
 	if devices != nil {
 		if taints, err = l.Cluster.DeviceTaints(ctx, devices); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	l.read, l.devices = l.now(), devices
@@ -136,10 +135,10 @@ func (l *Loop) readMarks(ctx context.Context) error {
 		s := Subject{Node: t.Node, Kind: GPU, UUID: t.UUID}
 		l.marks[s], l.rules[s] = t.Verdicts, t
 		if _, exists := conditions[t.Node]; !exists {
-			l.left = append(l.left, Change{Subject: s})
+			left = append(left, Change{Subject: s})
 		}
 	}
-	return nil
+	return left, nil
 }
 
 // apply changes the marks, one request after the other. A change that fails is forgotten: the machine wants it again.

@@ -189,15 +189,17 @@ func (s *simJob) spin(spins bool, processes ...int) {
 }
 
 // wait lets all ranks but one launch, whereupon they wait for it.
-func (s *simJob) wait(rank int, operation string) {
+func (s *simJob) wait(rank int, operation string) { s.waitIn(s.world, rank, operation) }
+
+func (s *simJob) waitIn(c *simCommunicator, rank int, operation string) {
 	var others []int
-	for i := range s.world.members {
+	for i := range c.members {
 		if i != rank {
 			others = append(others, i)
 		}
 	}
 	s.broke = s.at
-	s.launch(s.world, operation, others...)
+	s.launch(c, operation, others...)
 	s.spin(true, others...)
 	s.spin(false, rank)
 }

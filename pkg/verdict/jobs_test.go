@@ -116,22 +116,13 @@ var culprits = map[string]culprit{
 			"6 ranks wait; its process is stopped | process 1005 in state T, 0s of CPU time in 30s | communicator w",
 	},
 	"stopped before its first launch": {
-		breaks: func(s *simJob) {
-			c := s.communicator("new", 8, everyone...)
-			s.set(5, "T")
-			s.broke = s.at
-			s.launch(c, "all_reduce", 0, 1, 2, 3, 4, 6, 7)
-		},
+		breaks: func(s *simJob) { s.set(5, "T"); s.waitIn(s.communicator("new", 8, everyone...), 5, "all_reduce") },
 		want: "JobMemberBehind ml/a/x on GPU 5 (rank 5): rank 5 (ml/a/x, GPU 5) has not launched all_reduce number 1 for 1m10s; " +
 			"7 ranks wait; its process is stopped | process 1005 in state T, 0s of CPU time in 1m | communicator new",
 		within: 70 * time.Second,
 	},
 	"no first launch, no known fault": {
-		breaks: func(s *simJob) {
-			c := s.communicator("new", 8, everyone...)
-			s.broke = s.at
-			s.launch(c, "all_reduce", 0, 1, 2, 3, 4, 6, 7)
-		},
+		breaks: func(s *simJob) { s.waitIn(s.communicator("new", 8, everyone...), 5, "all_reduce") },
 		want: "JobMemberBehind ml/a/x on GPU 5 (rank 5): rank 5 (ml/a/x, GPU 5) has not launched all_reduce number 1 for 10m; " +
 			"7 ranks wait | process 1005 in state S, 4m55s of CPU time in 9m50s | communicator new",
 		within: 10 * time.Minute,
@@ -181,7 +172,7 @@ var innocent = map[string]func(*simJob){
 	},
 	"the first broadcast of an idle server": func(s *simJob) {
 		c := s.communicator("new", 8, everyone...)
-		s.launch(c, "broadcast", 1, 2, 3, 4, 5, 6, 7)
+		s.waitIn(c, 0, "broadcast")
 		s.pass(15 * time.Minute)
 		s.launch(c, "broadcast", 0)
 		s.train(time.Minute)

@@ -83,6 +83,14 @@ func matrixOf(query string, m *matrix.Matrix) *matrixView {
 // waits is from which seconds on a present wait for receives is shown.
 const waits = 1
 
+// waited returns the longest present wait of a pair in seconds; 0: it is not shown.
+func waited(p matrix.Pair) float64 {
+	if p.OldestReceiveSeconds < waits {
+		return 0
+	}
+	return p.OldestReceiveSeconds
+}
+
 // queuePairs formats the queue pairs of a pair, and their longest wait, with an arrow to the node that is waited for. A LID is unique in
 // its subnet only: figures by LID are estimates.
 func queuePairs(p matrix.Pair) string {
@@ -91,8 +99,8 @@ func queuePairs(p matrix.Pair) string {
 		estimate = format.Estimate
 	}
 	text := estimate + fmt.Sprint(p.QueuePairs)
-	if p.OldestReceiveSeconds >= waits {
-		text += " → " + estimate + format.Duration(p.OldestReceiveSeconds)
+	if seconds := waited(p); seconds > 0 {
+		text += " → " + estimate + format.Duration(seconds)
 	}
 	return text
 }
@@ -136,11 +144,7 @@ func (v *matrixView) list(m *matrix.Matrix) {
 		}
 	}
 	for _, p := range m.Pairs {
-		waited := p.OldestReceiveSeconds
-		if waited < waits {
-			waited = 0
-		}
-		add(p.From, format.Escape(p.To), queuePairs(p), p.QueuePairs, waited)
+		add(p.From, format.Escape(p.To), queuePairs(p), p.QueuePairs, waited(p))
 	}
 	for i := range m.Nodes {
 		n := &m.Nodes[i]

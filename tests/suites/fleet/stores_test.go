@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -123,7 +124,7 @@ type victoria struct {
 func TestVictoria(t *testing.T) {
 	const apps = "github.com/VictoriaMetrics/VictoriaMetrics/app/"
 	program, vmalert := build(t, "victoria", apps+"victoria-metrics"), build(t, "victoria", apps+"vmalert")
-	// deploy/prometheus/README.md names these lines.
+	// docs/sizing.md names these lines.
 	unknown := regexp.MustCompile(`(?m)^.*histogram_count.*\n`)
 	// rate() is up to a scrape interval late, a tenth of five minutes: VictoriaMetrics does not extrapolate.
 	testFleet(t, options{lag: 0.25, unknown: unknown, open: func(ctx context.Context, f *fleet) (store, error) {
@@ -146,13 +147,16 @@ func (s *victoria) settle(ctx context.Context) error {
 func (s *victoria) load(ctx context.Context, rules string) error {
 	err := s.start(ctx, "vmalert", s.alerts, s.vmalert, "-rule="+rules, "-datasource.url="+s.url, "-remoteWrite.url="+s.url,
 		"-remoteRead.url="+s.url, "-rule.evalDelay=0s", "-notifier.blackhole", "-httpListenAddr="+s.alerts)
-	for ; err == nil; time.Sleep(time.Second) {
+	for end := time.Now().Add(5 * time.Minute); err == nil; time.Sleep(time.Second) {
 		const idle, p99 = "job_name:container_gpu_allocated:idle", "job_name:container_rdma_verbs_duration_seconds:p99_rate5m"
 		now := time.Now()
 		all := fmt.Sprintf("count(%s) == %d and count(%s)", idle, len(s.truth(now).jobs), p99)
 		var found dashboards.Answer
 		if found, err = s.query(ctx, all, now); found.HasData() {
 			break
+		}
+		if err == nil && now.After(end) {
+			err = errors.New("no rules of jobs after five minutes")
 		}
 	}
 	return err
