@@ -18,7 +18,7 @@ type JobReport struct {
 	Summary  string    `json:"summary"`  // one sentence
 	Severity Severity  `json:"severity"` // of the summary; empty: nothing is known to be wrong
 	Unknown  []string  `json:"unknown"`
-	Members  []Member  `json:"members"`  // those that the job waits for first
+	Members  []Member  `json:"members"`  // named by verdicts first, then those that the job waits for
 	Verdicts []Verdict `json:"verdicts"` // on members, by their sensors, the worst first; nil: no sensor was asked
 	Late     []Late    `json:"late"`     // ranks, the latest first; nil: no sensor was asked
 	Alerts   []Alert   `json:"alerts"`   // of members and their nodes that fire, the worst first

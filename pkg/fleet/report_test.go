@@ -146,6 +146,13 @@ func TestVerdicts(t *testing.T) {
 			t.Errorf("%s beside a critical alert: %q, want %q", severity, got.Summary, want)
 		}
 	}
+	last := r.Members[len(r.Members)-1]
+	for severity, at := range map[Severity]int{Info: len(r.Members) - 1, Warning: 0, Critical: 0} {
+		said := []Verdict{{Name: "RDMACoverageGap", Severity: Info, Node: last.Node, Workload: last.Workload}, {Severity: severity, Node: last.Node, Workload: last.Workload}}
+		if got := r.WithSaid(&Said{Verdicts: said}).Members; len(got) != len(r.Members) || got[at].Workload != last.Workload {
+			t.Errorf("named with %s: %v, want it as number %d", severity, got, at)
+		}
+	}
 	if d := gocmp.Diff(before, *r, gocmp.AllowUnexported(JobReport{})); d != "" {
 		t.Error("the shared report changed:", d)
 	}

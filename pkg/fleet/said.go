@@ -30,6 +30,7 @@ type Verdict struct {
 	Name     string    `json:"name"`
 	Severity Severity  `json:"severity"`
 	Subject  string    `json:"subject"`
+	Workload string    `json:"workload"`
 	Since    time.Time `json:"since"`
 	Evidence []string  `json:"evidence"`
 }
@@ -90,5 +91,19 @@ func (r *JobReport) WithSaid(s *Said) *JobReport {
 		more.Unknown = append(more.Unknown, "ranks of "+Counted(s.MoreIncomplete, "more communicator"))
 	}
 	more.judge()
+	more.sortNamed()
 	return &more
+}
+
+// sortNamed moves the members that verdicts name to the front, the worst first.
+func (r *JobReport) sortNamed() {
+	named := map[[2]string]int{}
+	for i := len(r.Verdicts) - 1; i >= 0; i-- { // the worst last
+		if v := &r.Verdicts[i]; v.Severity.rank() <= Warning.rank() {
+			named[[2]string{v.Node, v.Workload}] = i + 1
+		}
+	}
+	place := func(m *Member) int { return cmp.Or(named[[2]string{m.Node, m.Workload}], len(r.Verdicts)+1) }
+	r.Members = slices.Clone(r.Members)
+	slices.SortStableFunc(r.Members, func(a, b Member) int { return cmp.Compare(place(&a), place(&b)) })
 }

@@ -200,7 +200,7 @@ func TestVerdicts(t *testing.T) {
 	}
 	slices.SortFunc(found, func(a, b fleet.Verdict) int { return strings.Compare(b.Name, a.Name) })
 	want := fleet.Verdict{
-		Node: hostA, Name: "JobStalled", Severity: fleet.Warning, Subject: "ml/a on GPU 3", Since: time.Unix(1_800_000_000, 0).UTC(),
+		Node: hostA, Name: "JobStalled", Severity: fleet.Warning, Subject: "ml/a on GPU 3", Workload: "ml/a", Since: time.Unix(1_800_000_000, 0).UTC(),
 		Evidence: []string{"all stand", "2", "3", "4"},
 	}
 	if d := gocmp.Diff(want, found[0]); d != "" {

@@ -53,7 +53,7 @@ func (a *answer) readVerdicts(body *fleet.Body, of map[owner]bool) error {
 		}
 		known := fleet.Verdict{
 			Node: a.Name, Name: shortened(v.Name, maxText), Severity: fleet.Severity(v.Severity).Known(),
-			Subject: shortened(v.Subject.Name, maxText), Since: v.Since, Evidence: []string{},
+			Subject: shortened(v.Subject.Name, maxText), Workload: v.Subject.Workload, Since: v.Since, Evidence: []string{},
 		}
 		for _, e := range v.Evidence[:min(len(v.Evidence), maxEvidence)] {
 			known.Evidence = append(known.Evidence, shortened(e, maxText))
