@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"github.com/accelscope/accelscope/pkg/engine"
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
@@ -29,12 +31,19 @@ func TestFleetNodes(t *testing.T) {
 	for _, n := range fleetNodes {
 		synctest.Test(t, func(t *testing.T) {
 			var jobs []model.Pod
+			var ranks model.Snapshot
 			for i := 1; i <= n.accelerated; i++ {
 				jobs = append(jobs, model.Pod{
 					UID: fmt.Sprint("uid-", i), Namespace: "ml", Name: fmt.Sprint("train-", i), Job: model.Job{Kind: "JobSet", Name: "train"},
 				})
+				ranks.CollectiveCoverage = append(ranks.CollectiveCoverage, model.CollectiveCoverage{Cgroup: model.CgroupID(i)})
+				ranks.Communicators = append(ranks.Communicators, model.Communicator{
+					Cgroup: model.CgroupID(i), Library: "nccl", Version: "2.28.9", Key: "world", Rank: "0", Ranks: 8, LastLaunch: time.Unix(1700000000, 0),
+					Operations: []model.CommunicatorOperation{{Operation: "all_reduce", Launches: model.Launches{Count: 1, Bytes: 4096}}},
+				})
 			}
 			s := withDefaults(t, clusterNode(n.pods, n.accelerated, n.gpus, n.hcas))
+			s.Sources = append(s.Sources, engine.Registration{Source: &fake{name: "collective", facts: ranks}})
 			for _, r := range s.Sources {
 				if f, ok := r.Source.(*fake); ok && f.name == "kubelet" {
 					f.facts.Pods = jobs

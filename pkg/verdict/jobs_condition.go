@@ -20,7 +20,7 @@ var (
 	}
 	jobMemberBehind = &Condition{
 		Name: "JobMemberBehind", Severity: Warning,
-		Summary:    "A rank launched fewer collectives than the other ranks on the node, which wait for it.",
+		Summary:    "A rank launched fewer collectives than other ranks of its communicator, which wait for it.",
 		Thresholds: []Threshold{{Of: "time since its last launch, without a known fault", Value: 600, Unit: "s"}},
 		Source:     "20 times --job.stall-after; with a known fault --job.stall-after",
 		Words:      map[string][]string{"operation": {"broadcast", "recv", "scatter", "send"}, "reason": {"complete", "graphs"}},

@@ -22,7 +22,7 @@ func (f *fleet) ask(t *testing.T, expr string) float64 {
 	return n
 }
 
-// TestFleet fills a Prometheus with 30 nodes, nine of them sick, evaluates the rules, and compares accelscope fleet and
+// TestFleet fills a Prometheus with 30 nodes, ten of them sick, evaluates the rules, and compares accelscope fleet and
 // accelscope top with what the generator wrote.
 func TestFleet(t *testing.T) { testFleet(t, options{open: openPrometheus, minutely: true, lag: 0.1}) }
 

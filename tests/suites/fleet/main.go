@@ -4,7 +4,7 @@
 // show the page of all nodes.
 //
 // The series come from one recorded scrape (a test of pkg/metrics records it), with names and values varied: each node has
-// its own instance, UUIDs and pods, counters grow, workloads come and go, and nine of a hundred nodes are sick. They arrive by remote
+// its own instance, UUIDs and pods, counters grow, workloads come and go, and ten of a hundred nodes are sick. They arrive by remote
 // write, five minutes of a node in each request, so the memory of the generator does not grow with time. Then come the
 // recording rules of that past, evaluated by the same Prometheus, and from then on each interval as it passes, with the rules
 // loaded.

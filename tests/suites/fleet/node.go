@@ -33,6 +33,7 @@ const (
 	storming              // a port pauses its switch, up to pause storms
 	fallen                // a GPU reported XID 79 in the middle of the past
 	idling                // a workload does not use its GPU from the middle of the past on
+	late                  // the ranks on the node are behind the other ranks of their jobs, which wait
 	sicknesses
 )
 
@@ -58,8 +59,10 @@ type row struct {
 
 func newNode(number int, begin, end time.Time, templates []template) *node {
 	n := &node{number: number, begin: begin, middle: begin.Add((end.Sub(begin) / 2).Truncate(step))}
-	if s := healthy + 1 + sickness(number%sickEach-firstSick); s > healthy && s < sicknesses {
+	if s := healthy + 1 + sickness(number%sickEach-firstSick); s > healthy && s < late {
 		n.sick = s
+	} else if number%sickEach == lateNode {
+		n.sick = late
 	}
 	all := slices.Concat(templates, n.extra(templates))
 	for i := range all {
@@ -126,6 +129,10 @@ func (n *node) labels(t *template, generation int) map[string]string {
 			if v != "" {
 				v = fmt.Sprint(pod, "-", group, "-", generation)
 			}
+		case "communicator":
+			v = fmt.Sprintf("%016x", hash(v, pod, group, generation))
+		case "rank": // each workload has one
+			v = fmt.Sprint(n.number % jobNodes)
 		case "node", "nodename":
 			v = n.name()
 		case "uuid", "serial", "node_guid", "sys_image_guid", "port_guid", "gid":

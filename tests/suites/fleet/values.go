@@ -22,6 +22,9 @@ func (n *node) value(r *row, at time.Time) float64 {
 	if n.unused(r, at) {
 		return 0
 	}
+	if v, is := n.launched(r, at); is {
+		return v
+	}
 	// Two numbers from 0 to 1 that differ between series, and between the lives of a workload.
 	s := r.template.seed ^ r.seed + uint64(r.generation+1)*0x9e3779b97f4a7c15
 	size, phase := float64(s>>40&0xfff)/0xfff, float64(s>>52)/0xfff

@@ -49,6 +49,11 @@ func simulated() string {
 	family("gauge", "gpu_problem", `{gpu_id="0",uuid="GPU-a",problem="ecc_uncorrected"} 0`)
 	family("gauge", "container_gpu_allocated", of(0, `,gpu_id="0",uuid="GPU-a",method="kubelet"`)+" 1", of(1, `,gpu_id="1",uuid="GPU-b",method="kubelet"`)+" 1")
 	family("gauge", "container_gpu_processes", of(0, `,gpu_id="0",uuid="GPU-a"`)+" 4", of(1, `,gpu_id="1",uuid="GPU-b"`)+" 0")
+	rank := `,communicator="world",rank="0"`
+	family("counter", "container_collective_launches_total", of(0, rank+`,library="nccl",operation="all_reduce"`)+" 1")
+	family("gauge", "container_collective_last_launch_timestamp_seconds", of(0, rank)+" 1")
+	family("gauge", "container_collective_communicator_info", of(0, rank+`,library="nccl",nranks="8",parent="",version="2.28.9"`)+" 1")
+	family("gauge", "container_collective_coverage", of(0, `,reason="complete"`)+" 1")
 	ports := func(kind, name, more, value string) {
 		family(kind, name, `{device="mlx5_0",port="1"`+more+"} "+value, `{device="mlx5_1",port="1"`+more+"} "+value)
 	}
