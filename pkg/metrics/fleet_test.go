@@ -15,7 +15,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// fleetNodes are the nodes that tests/suites/fleet multiplies: budgetNode, and a smaller node with at most 610 series that
+// fleetNodes are the nodes that tests/suites/fleet multiplies: budgetNode, and a smaller node with about 640 series that
 // rules and dashboards read.
 var fleetNodes = []struct {
 	file                          string

@@ -46,7 +46,9 @@ type services struct {
 
 func (s *services) start(ctx context.Context, name, listen, program string, args ...string) error {
 	one, err := startService(ctx, filepath.Join(s.dir, name+".log"), listen, program, args...)
-	s.running = append(s.running, one)
+	if err == nil { // otherwise it has ended
+		s.running = append(s.running, one)
+	}
 	return err
 }
 
