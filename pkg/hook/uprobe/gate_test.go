@@ -186,7 +186,7 @@ func TestBreaker(t *testing.T) {
 	g.released = func(c *change, mappings int, early bool) (time.Duration, error) { // as if the kernel had held the lock
 		took, err := g.eyes.released(c, mappings, early)
 		if slow {
-			took = 3 * DefaultLimit
+			took = 3 * g.opts.Limit
 		}
 		slow = false
 		return took, err
