@@ -11,8 +11,8 @@ import (
 	"github.com/accelscope/accelscope/pkg/model"
 )
 
-// faultEntry is an error of a GPU or an HCA in the kernel log, or the end of an error. Unknown values are empty or 0.
-type faultEntry struct {
+// Fault is an error of a GPU or an HCA in the kernel log, or the end of an error. Unknown values are empty or 0.
+type Fault struct {
 	ID          uint64            `json:"id"`
 	Time        time.Time         `json:"time"`
 	Last        time.Time         `json:"last"`     // the last of the equal faults
@@ -38,7 +38,7 @@ type faultEntry struct {
 func faultHistory(k *Known, r *http.Request) (any, error) {
 	query := r.URL.Query()
 	workload, device := query.Get("workload"), query.Get("device")
-	out := []faultEntry{}
+	out := []Fault{}
 	for i := range k.Shares.FaultHistory {
 		f := &k.Shares.FaultHistory[i]
 		if workload != "" && workload != f.Owner.Workload {
@@ -52,8 +52,8 @@ func faultHistory(k *Known, r *http.Request) (any, error) {
 	return k.inPart(out, len(k.Shares.FaultHistory), k.missing(k.Shares.FaultHistory != nil, "kernellog"))
 }
 
-func faultOf(f *attribution.FaultRecord) faultEntry {
-	return faultEntry{
+func faultOf(f *attribution.FaultRecord) Fault {
+	return Fault{
 		ID: f.ID, Time: f.Time.UTC(), Last: f.Last.UTC(), Repeated: f.Repeated,
 		Driver: f.Driver, Code: f.Code, PCIAddress: f.PCIAddress,
 		GPU: f.GPU, UUID: f.FaultDevice.UUID, GPUInstance: f.GPUInstance, Severity: string(f.Severity), Device: f.HCA,

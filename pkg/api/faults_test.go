@@ -49,7 +49,7 @@ func TestFaults(t *testing.T) {
 		"?device=mlx5_0": {2}, "?device=0000:18:00.0&workload=ml/train-0/worker": {},
 	} {
 		status, body := request(t, known(history, model.StateOK), nil, http.MethodGet, "/api/v1/faults"+query)
-		var answer struct{ Data []faultEntry }
+		var answer struct{ Data []Fault }
 		if err := json.Unmarshal([]byte(body), &answer); err != nil || status != http.StatusOK {
 			t.Fatalf("%s: %d %v", query, status, err)
 		}
@@ -61,7 +61,7 @@ func TestFaults(t *testing.T) {
 			t.Errorf("%s: %s", query, d)
 		}
 		if query == "?device=GPU-0" {
-			if d := cmp.Diff(faultEntry{
+			if d := cmp.Diff(Fault{
 				ID: 1, Time: time.Unix(1700000000, 0).UTC(), Last: time.Unix(1700000060, 0).UTC(), Repeated: 2, Driver: "nvidia", Code: "31",
 				PCIAddress: "0000:c1:00.0", GPU: "0", UUID: "GPU-0", GPUInstance: "5", PID: 4711, Process: `a"b`, Text: "<script>",
 				Owner: identity.Owner{Workload: "ml/train-0/worker", Namespace: "ml", Pod: "train-0", Container: "worker", ContainerID: "c1"},

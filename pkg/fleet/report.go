@@ -21,6 +21,7 @@ type JobReport struct {
 	Members  []Member  `json:"members"`  // named by verdicts first, then those that the job waits for
 	Verdicts []Verdict `json:"verdicts"` // on members, by their sensors, the worst first; nil: no sensor was asked
 	Late     []Late    `json:"late"`     // ranks, the latest first; nil: no sensor was asked
+	Faults   []Fault   `json:"faults"`   // in kernel logs since the past begins, the latest first; nil: no sensor was asked
 	Alerts   []Alert   `json:"alerts"`   // of members and their nodes that fire, the worst first
 	Events   []Event   `json:"events"`   // alerts that fired, and do not fire now; the latest first
 	Past     Past      `json:"past"`

@@ -146,6 +146,13 @@ func TestVerdicts(t *testing.T) {
 			t.Errorf("%s beside a critical alert: %q, want %q", severity, got.Summary, want)
 		}
 	}
+	old := r.Past.Begin.Add(-time.Hour)
+	fault := Fault{Node: "n1", Device: "GPU 3", Driver: "nvidia", Code: "79", Workload: "ml/a/main", Time: old, Last: r.Past.Begin, Repeated: 2, Text: "fell off"}
+	got = r.WithSaid(&Said{Faults: []Fault{fault, {Time: old, Last: old}}, MoreFaults: 1, Unlogged: 2})
+	text := fmt.Sprintf("%s on n1: nvidia 79 of GPU 3, by ml/a/main, 2 more until %s: fell off", old.UTC().Format(time.DateTime), r.Past.Begin.UTC().Format(time.DateTime))
+	if len(got.Faults) != 1 || got.Faults[0].String() != text || strings.Join(got.Unknown, "|") != "faults in the kernel logs of 2 nodes|1 more fault in kernel logs" {
+		t.Errorf("%v, not known: %q", got.Faults, got.Unknown)
+	}
 	last := r.Members[len(r.Members)-1]
 	for severity, at := range map[Severity]int{Info: len(r.Members) - 1, Warning: 0, Critical: 0} {
 		said := []Verdict{{Name: "RDMACoverageGap", Severity: Info, Node: last.Node, Workload: last.Workload}, {Severity: severity, Node: last.Node, Workload: last.Workload}}
@@ -171,7 +178,7 @@ func TestOmitted(t *testing.T) {
 			now.Add(-time.Hour), eventStep, float64(now.Add(-time.Hour).Unix())))
 	}
 	r := reported(t, &State{Alerts: []Alert{}}, f, map[string]model.Vector{"members": members, "events": events}, now)
-	if r.OmittedMembers != 3 || r.OmittedEvents != 2 || !strings.HasSuffix(r.Summary, "everything of 3 more members, launches of collectives of 5000 members, verdicts of the sensors and lateness over nodes (not asked).") {
+	if r.OmittedMembers != 3 || r.OmittedEvents != 2 || !strings.HasSuffix(r.Summary, "everything of 3 more members, launches of collectives of 5000 members, verdicts of the sensors, faults in kernel logs and lateness over nodes (not asked).") {
 		t.Errorf("%d members and %d events more: %q", r.OmittedMembers, r.OmittedEvents, r.Summary)
 	}
 	var alerts []Alert

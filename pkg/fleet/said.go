@@ -22,6 +22,10 @@ type Said struct {
 	// Incomplete are communicators with ranks that no sensor knows.
 	Incomplete     []Incomplete
 	MoreIncomplete int // communicators that are too many
+	// Faults are errors of devices that the members caused, and errors on their nodes that no known process caused.
+	Faults     []Fault
+	MoreFaults int // faults that are too many
+	Unlogged   int // nodes whose faults are unknown
 }
 
 // Verdict is a condition of a member, as the sensor of its node says.
@@ -56,6 +60,30 @@ func (l *Late) String() string {
 		"whose clocks differ by at most %v", l.Rank, l.Communicator, l.Workload, l.Node, of(l.Seconds), of(l.ErrorSeconds))
 }
 
+// Fault is an error of a GPU or an HCA in the kernel log of a node.
+type Fault struct {
+	Node     string    `json:"node"`
+	Device   string    `json:"device"`
+	Driver   string    `json:"driver"`
+	Code     string    `json:"code"`
+	Workload string    `json:"workload"` // of the process that caused it; empty if unknown
+	Time     time.Time `json:"time"`
+	Last     time.Time `json:"last"`     // the last of the equal faults
+	Repeated uint64    `json:"repeated"` // number of equal faults after the first fault
+	Text     string    `json:"text"`
+}
+
+func (f *Fault) String() string {
+	text := fmt.Sprintf("%s on %s: %s %s of %s", f.Time.UTC().Format(time.DateTime), f.Node, f.Driver, f.Code, f.Device)
+	if f.Workload != "" {
+		text += ", by " + f.Workload
+	}
+	if f.Repeated > 0 {
+		text += fmt.Sprintf(", %d more until %s", f.Repeated, f.Last.UTC().Format(time.DateTime))
+	}
+	return text + ": " + f.Text
+}
+
 // Incomplete is a communicator with ranks that no sensor knows.
 type Incomplete struct {
 	Communicator string
@@ -64,19 +92,31 @@ type Incomplete struct {
 }
 
 // notAsked is unknown without WithSaid.
-const notAsked = "verdicts of the sensors and lateness over nodes (not asked)"
+const notAsked = "verdicts of the sensors, faults in kernel logs and lateness over nodes (not asked)"
 
 // WithSaid returns the report with what sensors say.
 func (r *JobReport) WithSaid(s *Said) *JobReport {
 	more := *r
 	more.Verdicts, more.Late = append([]Verdict{}, s.Verdicts...), append([]Late{}, s.Late...)
 	slices.SortStableFunc(more.Verdicts, func(a, b Verdict) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
+	more.Faults = []Fault{}
+	for i := range s.Faults {
+		if !s.Faults[i].Last.Before(r.Past.Begin) {
+			more.Faults = append(more.Faults, s.Faults[i])
+		}
+	}
 	more.Unknown = slices.DeleteFunc(slices.Clone(r.Unknown), func(text string) bool { return text == notAsked })
 	if s.Silent > 0 {
 		more.Unknown = append(more.Unknown, "verdicts of the sensors of "+Counted(s.Silent, "node"))
 	}
 	if s.Omitted > 0 {
 		more.Unknown = append(more.Unknown, Counted(s.Omitted, "more verdict")+" of the sensors")
+	}
+	if s.Unlogged > 0 {
+		more.Unknown = append(more.Unknown, "faults in the kernel logs of "+Counted(s.Unlogged, "node"))
+	}
+	if s.MoreFaults > 0 {
+		more.Unknown = append(more.Unknown, Counted(s.MoreFaults, "more fault")+" in kernel logs")
 	}
 	if s.Uncompared > 0 {
 		more.Unknown = append(more.Unknown, "how late ranks on "+Counted(s.Uncompared, "node")+" launch")

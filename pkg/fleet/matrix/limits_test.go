@@ -33,11 +33,12 @@ func padded(t *testing.T, s *fakeSensor, path string, change func(answer string)
 // TestLongAnswers: an answer up to the limit is read, a longer one is too large, and what it would have said is unknown.
 func TestLongAnswers(t *testing.T) {
 	s := &fakeSensor{
-		hcas:  []model.HCA{roce("mlx5_0", "::ffff:10.0.0.1")},
-		peers: []attribution.PeerShare{peer("ml/a", "mlx5_0", 1, "::ffff:10.0.0.1"), peer("ml/a", "mlx5_0", 2, "::ffff:10.0.0.1")},
-		ranks: []attribution.CommunicatorShare{launches("0", 0, 1)}, // the other ranks are unknown
+		hcas:   []model.HCA{roce("mlx5_0", "::ffff:10.0.0.1")},
+		peers:  []attribution.PeerShare{peer("ml/a", "mlx5_0", 1, "::ffff:10.0.0.1"), peer("ml/a", "mlx5_0", 2, "::ffff:10.0.0.1")},
+		ranks:  []attribution.CommunicatorShare{launches("0", 0, 1)}, // the other ranks are unknown
+		faults: []attribution.FaultRecord{},
 	}
-	for path, limit := range map[string]int{"/api/v1/verdicts": maxVerdicts, "/rdma": maxHCAs, "/api/v1/peers": maxPeers, "/api/v1/collectives": maxLaunches} {
+	for path, limit := range map[string]int{"/api/v1/verdicts": maxVerdicts, "/rdma": maxHCAs, "/api/v1/peers": maxPeers, "/api/v1/collectives": maxLaunches, "/api/v1/faults": maxFaults} {
 		for _, more := range []int{0, 1} {
 			m := padded(t, s, path, func(answer string) string {
 				// Spaces are before the answer. Peers have limits of their own, so there are more of them.
@@ -49,13 +50,14 @@ func TestLongAnswers(t *testing.T) {
 				return strings.Replace(long, `"x`, `"`+strings.Repeat("x", limit-len(long)+more+1), 1)
 			})
 			n := &m.Nodes[0]
-			unknown := map[string]bool{"/api/v1/verdicts": !n.Judged, "/rdma": !n.Addresses, "/api/v1/peers": !n.Peers, "/api/v1/collectives": m.Said.Incomplete == nil}
+			unknown := map[string]bool{"/api/v1/verdicts": !n.Judged, "/rdma": !n.Addresses, "/api/v1/peers": !n.Peers, "/api/v1/collectives": m.Said.Incomplete == nil,
+				"/api/v1/faults": m.Said.Unlogged > 0}
 			for of, is := range unknown {
 				if is != (of == path && more > 0) {
 					t.Errorf("%s has %d bytes more than the limit: %s is unknown: %v, %q", path, more, of, is, n.Problem)
 				}
 			}
-			if says := strings.Contains(n.Problem, errTooLarge.Error()); says != (more > 0 && path != "/api/v1/collectives") {
+			if says := strings.Contains(n.Problem, errTooLarge.Error()); says != (more > 0 && path != "/api/v1/collectives" && path != "/api/v1/faults") {
 				t.Errorf("%s has %d bytes more than the limit: %q", path, more, n.Problem)
 			}
 		}

@@ -4,8 +4,8 @@
 // say about the members.
 //
 // A node has thousands of peers, too many for metrics. When a viewer opens a job, the sensors of its nodes are asked
-// for their HCAs (/rdma), connected queue pairs (/api/v1/peers), verdicts (/api/v1/verdicts) and launches of collectives
-// (/api/v1/collectives). The remote end of a queue pair has a GID or, in an InfiniBand subnet, only a LID: the node with a port of this
+// for their HCAs (/rdma), connected queue pairs (/api/v1/peers), verdicts (/api/v1/verdicts), launches of collectives
+// (/api/v1/collectives) and faults in the kernel log (/api/v1/faults). The remote end of a queue pair has a GID or, in an InfiniBand subnet, only a LID: the node with a port of this
 // address. A GID is unique, a LID only in its subnet: counts by LID are an estimate, because different subnets may have the same prefix. An
 // address that not exactly one node of the job has is not assigned.
 //

@@ -40,6 +40,8 @@ type fakeSensor struct {
 	found []verdict.Verdict
 	ranks []attribution.CommunicatorShare // of the first owner, ml/a
 	clock *model.Clock
+	// faults are in the kernel log, which is not read without them.
+	faults []attribution.FaultRecord
 }
 
 func (f *fakeSensor) handler() http.Handler {
@@ -47,7 +49,10 @@ func (f *fakeSensor) handler() http.Handler {
 	facts := func() api.Known {
 		k := api.Known{At: time.Now(), States: []model.SourceState{{Source: "rdma", State: model.StateOK}, {Source: "collective", State: model.StateOK}}}
 		k.Shares.Owners, k.Shares.Communicators, k.Facts.Clock = []identity.Owner{{}, {Workload: "ml/a", ContainerID: "id-ml/a"}}, f.ranks, f.clock
-		k.Facts.HCAs = f.hcas
+		k.Facts.HCAs, k.Shares.FaultHistory = f.hcas, f.faults
+		if f.faults != nil {
+			k.States = append(k.States, model.SourceState{Source: "kernellog", State: model.StateOK})
+		}
 		k.Verdicts.Verdicts = append([]verdict.Verdict{{Name: "NothingWrong", Severity: verdict.OK, Subject: verdict.Subject{Kind: verdict.OfNode}}}, f.found...)
 		return k
 	}
@@ -173,8 +178,8 @@ func TestRoCE(t *testing.T) {
 		all.Go(func() { r.Job(job, members) })
 	}
 	all.Wait()
-	if n := a.asked.Load(); n != asked+4 {
-		t.Errorf("%d more requests, want 4", n-asked)
+	if n := a.asked.Load(); n != asked+5 {
+		t.Errorf("%d more requests, want 5", n-asked)
 	}
 }
 
@@ -208,6 +213,40 @@ func TestVerdicts(t *testing.T) {
 	}
 	if text := found[1].Evidence[0]; len(text) > maxText || !utf8.ValidString(text) {
 		t.Errorf("%d bytes: %q", len(text), text)
+	}
+}
+
+// TestFaults: the latest faults of members and of nobody come first. A kernel log that is not read has no faults, which is said.
+func TestFaults(t *testing.T) {
+	at := time.Unix(1_800_000_000, 0).UTC()
+	of := func(workload string, minute int) attribution.FaultRecord {
+		r := attribution.FaultRecord{Fault: &model.Fault{
+			FaultKey: model.FaultKey{Driver: "nvidia", Code: "31", PCIAddress: "0000:3b:00.0"},
+			Time:     at.Add(time.Duration(minute) * time.Minute), Last: at.Add(time.Duration(minute) * time.Minute), Text: "MMU fault",
+		}}
+		if workload != "" {
+			r.Owner = identity.Owner{Workload: workload, ContainerID: "id-" + workload}
+		}
+		return r
+	}
+	end := of("ml/a", 5)
+	end.Recovered = true
+	a := &fakeSensor{faults: []attribution.FaultRecord{of("ml/a", 1), of("ml/x", 2), of("", 3), end}}
+	many := &fakeSensor{}
+	for i := range maxKnown + 2 {
+		many.faults = append(many.faults, of("ml/b", -i))
+	}
+	hostA, hostB, hostC := serve(t, a.handler()), serve(t, many.handler()), serve(t, (&fakeSensor{}).handler())
+	said := reader(t, "").Job(job, []fleet.Member{member("ml/a", hostA), member("ml/b", hostB), member("ml/c", hostC)}).Said
+	if len(said.Faults) != 2+maxKnown || said.MoreFaults != 2 || said.Unlogged != 1 {
+		t.Fatalf("%d faults, %d more, the logs of %d nodes are unknown", len(said.Faults), said.MoreFaults, said.Unlogged)
+	}
+	want := []fleet.Fault{
+		{Node: hostA, Device: "0000:3b:00.0", Driver: "nvidia", Code: "31", Time: at.Add(3 * time.Minute), Last: at.Add(3 * time.Minute), Text: "MMU fault"},
+		{Node: hostA, Device: "0000:3b:00.0", Driver: "nvidia", Code: "31", Workload: "ml/a", Time: at.Add(time.Minute), Last: at.Add(time.Minute), Text: "MMU fault"},
+	}
+	if d := gocmp.Diff(want, said.Faults[:2]); d != "" {
+		t.Error(d)
 	}
 }
 
@@ -463,7 +502,7 @@ func TestCredentials(t *testing.T) {
 			t.Errorf("Prometheus got %q", h)
 		}
 	}
-	if len(got["sensor"]) != 4 || len(got["prometheus"]) == 0 {
+	if len(got["sensor"]) != 5 || len(got["prometheus"]) == 0 {
 		t.Errorf("%q", got)
 	}
 	for template, file := range map[string]string{

@@ -5,6 +5,7 @@ package matrix
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -21,8 +22,9 @@ const (
 	maxText     = 300
 	maxLaunches = 8 << 20
 	maxOmitted  = 1 << 20 // of a node, as its sensor says
-	maxRanks    = 128     // of a node
-	maxTimes    = 64      // of a rank
+	maxFaults   = 2 << 20
+	maxRanks    = 128 // of a node
+	maxTimes    = 64  // of a rank
 )
 
 // rank is a rank on a node, with the times of its launches by number.
@@ -61,6 +63,43 @@ func (a *answer) readVerdicts(body *fleet.Body, of map[owner]bool) error {
 		a.verdicts = append(a.verdicts, known)
 	}
 	return nil
+}
+
+// readFaults reads the last faults of owners, and of nobody. The end of a fault is not a fault.
+func (a *answer) readFaults(body *fleet.Body, of map[owner]bool) error {
+	var answer struct {
+		Data    []api.Fault
+		Message string
+	}
+	if err := json.NewDecoder(body).Decode(&answer); err != nil {
+		return notSensor(err)
+	}
+	for i := len(answer.Data) - 1; i >= 0; i-- {
+		f := &answer.Data[i]
+		if f.Recovered || f.Workload != "" && !of[owner{f.Workload, f.ContainerID}] {
+			continue
+		}
+		if len(a.faults) == maxKnown {
+			a.moreFaults++
+			continue
+		}
+		a.faults = append(a.faults, fleet.Fault{
+			Node: a.Name, Device: shortened(deviceOf(f), maxText), Driver: shortened(string(f.Driver), maxText), Code: shortened(f.Code, maxText),
+			Workload: f.Workload, Time: f.Time, Last: f.Last, Repeated: f.Repeated, Text: shortened(f.Text, maxText),
+		})
+	}
+	if answer.Data == nil || strings.HasPrefix(answer.Message, "partial") {
+		return errors.New(cmp.Or(answer.Message, errNotSensor.Error()))
+	}
+	return nil
+}
+
+// deviceOf names the device of a fault.
+func deviceOf(f *api.Fault) string {
+	if f.GPU != "" {
+		return "GPU " + f.GPU
+	}
+	return cmp.Or(f.Device, f.PCIAddress, "an unknown device")
 }
 
 // shortened returns a copy, so that the rest of the answer is not kept.
@@ -103,7 +142,7 @@ func (a *answer) readLaunches(body *fleet.Body, of map[owner]bool) error {
 
 // said joins what sensors say about the members. Some nodes were not asked.
 func said(answers []answer, notAsked int) (s fleet.Said) {
-	s.Silent, s.Uncompared = notAsked, notAsked
+	s.Silent, s.Uncompared, s.Unlogged = notAsked, notAsked, notAsked
 	teams := map[[2]string]*team{}
 	for i := range answers {
 		a := &answers[i]
@@ -113,6 +152,10 @@ func said(answers []answer, notAsked int) (s fleet.Said) {
 		}
 		if !a.launches {
 			s.Uncompared++
+		}
+		s.Faults, s.MoreFaults = append(s.Faults, a.faults...), s.MoreFaults+a.moreFaults
+		if !a.logged {
+			s.Unlogged++
 		}
 		for k := range a.ranks {
 			r := &a.ranks[k]
@@ -134,6 +177,7 @@ func said(answers []answer, notAsked int) (s fleet.Said) {
 	slices.SortFunc(s.Late, func(a, b fleet.Late) int {
 		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), strings.Compare(a.Communicator, b.Communicator), strings.Compare(a.Rank, b.Rank))
 	})
+	slices.SortStableFunc(s.Faults, func(a, b fleet.Fault) int { return b.Last.Compare(a.Last) })
 	s.MoreLate = max(0, len(s.Late)-maxSaid)
 	s.Late = s.Late[:len(s.Late)-s.MoreLate]
 	slices.SortFunc(s.Incomplete, func(a, b fleet.Incomplete) int {

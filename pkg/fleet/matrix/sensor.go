@@ -74,15 +74,18 @@ func (e ends) add(more ends) ends {
 
 type answer struct {
 	Node
-	addresses map[remote]bool // of the ports
-	subnets   map[portOf]subnet
-	remotes   map[remote]ends // the queue pairs of the job
-	held      int             // part of Reader.held
-	verdicts  []fleet.Verdict
-	omitted   int  // verdicts
-	launches  bool // are known
-	ranks     []rank
-	clock     time.Duration // the largest error of the node's clock; 0: unknown
+	addresses  map[remote]bool // of the ports
+	subnets    map[portOf]subnet
+	remotes    map[remote]ends // the queue pairs of the job
+	held       int             // part of Reader.held
+	verdicts   []fleet.Verdict
+	omitted    int  // verdicts
+	launches   bool // are known
+	faults     []fleet.Fault
+	moreFaults int
+	logged     bool // the faults are known
+	ranks      []rank
+	clock      time.Duration // the largest error of the node's clock; 0: unknown
 }
 
 // sensor asks a node's sensor for its addresses, the owners' queue pairs, and its verdicts on the owners.
@@ -130,6 +133,7 @@ func (r *Reader) sensor(ctx context.Context, name string, of map[owner]bool) ans
 	// Most sensors do not count launches, which is no problem of the matrix.
 	err = r.get(ctx, base, "api/v1/collectives", nil, maxLaunches, func(body *fleet.Body) error { return a.readLaunches(body, of) })
 	a.launches = err == nil
+	a.logged = r.get(ctx, base, "api/v1/faults", nil, maxFaults, func(body *fleet.Body) error { return a.readFaults(body, of) }) == nil // nor is a log
 	fail(r.hold(&a))
 	a.Problem = strings.Join(slices.Compact(problems), "; ")
 	return a

@@ -26,13 +26,14 @@ type jobView struct {
 	AllMembers        int
 	AllAlerts         int
 	AllEvents         int
+	AllFaults         int
 	ShowAll, JSON     string
 	Alone             bool    // it is shown by a signed link, which shows no other page
 	Signed            *signed // nil: no link to others
 	Strips            []level // the legend
 	Begin             time.Time
 	Verdicts          []web.Verdict // of the sensors
-	Late              []string
+	Late, Faults      []string
 	Alerts, Events    []web.Verdict
 	Answered, Past    bool // the alerts, and alerts of the past
 	Figures           []figureRow
@@ -207,7 +208,7 @@ func (o Options) report(v *jobView, r *http.Request, report *fleet.JobReport) {
 	limit, q := maxRows, r.URL.Query()
 	if q.Get("all") != "" {
 		limit = allRows
-	} else if max(v.AllMembers, v.AllAlerts, v.AllEvents) > limit {
+	} else if max(v.AllMembers, v.AllAlerts, v.AllEvents, len(report.Faults)) > limit {
 		q.Set("all", "1")
 		v.ShowAll = r.URL.EscapedPath() + "?" + q.Encode()
 	}
@@ -224,6 +225,10 @@ func (o Options) report(v *jobView, r *http.Request, report *fleet.JobReport) {
 	for i := range report.Late {
 		v.Late = append(v.Late, format.Escape(report.Late[i].String()))
 	}
+	for i := range report.Faults[:min(len(report.Faults), limit)] {
+		v.Faults = append(v.Faults, format.Escape(report.Faults[i].String()))
+	}
+	v.AllFaults = len(report.Faults)
 	v.Answered, v.Past = report.Alerts != nil, report.Events != nil
 	for i := range report.Alerts[:min(len(report.Alerts), limit)] {
 		v.Alerts = append(v.Alerts, alertView(&report.Alerts[i], report.At))

@@ -57,9 +57,9 @@ func TestJobPage(t *testing.T) {
 		t.Error("the member that holds the job is not the first")
 	}
 	m := connected(2)
-	m.Said = fleet.Said{Silent: 2, Late: []fleet.Late{{Rank: "<5>", Communicator: "w", Seconds: .035}}, Verdicts: []fleet.Verdict{{Node: "n2", Name: "JobStalled", Severity: fleet.Critical, Subject: "ml/b/main on GPU 3", Evidence: []string{"8 ranks <stand>", "GPUs wait"}}}}
+	m.Said = fleet.Said{Silent: 2, Faults: []fleet.Fault{{Node: "n2", Driver: "nvidia", Code: "79", Device: "GPU 3", Last: time.Unix(1_800_000_000, 0), Text: "<Xid>"}}, Late: []fleet.Late{{Rank: "<5>", Communicator: "w", Seconds: .035}}, Verdicts: []fleet.Verdict{{Node: "n2", Name: "JobStalled", Severity: fleet.Critical, Subject: "ml/b/main on GPU 3", Evidence: []string{"8 ranks <stand>", "GPUs wait"}}}}
 	_, body = webtest.Get(t, site(Options{Reader: &fakeFleet{state: crowd(2), report: waiting()}, Matrix: &fakeMatrix{matrix: m}}), "/job/research/llama-1")
-	for _, want := range []string{"<b>JobStalled on n2: 8 ranks &lt;stand&gt;.</b>", "ml/b/main on GPU 3", "8 ranks &lt;stand&gt; · GPUs wait", "<li>rank &lt;5&gt; of communicator w ( on ) launches 35ms after", "/docs/verdicts.md", "not known: joules, verdicts of the sensors of 2 nodes"} {
+	for _, want := range []string{"<b>JobStalled on n2: 8 ranks &lt;stand&gt;.</b>", "ml/b/main on GPU 3", "8 ranks &lt;stand&gt; · GPUs wait", "<li>rank &lt;5&gt; of communicator w ( on ) launches 35ms after", "<h3>Kernel logs</h3>", " on n2: nvidia 79 of GPU 3: &lt;Xid&gt;</li>", "/docs/verdicts.md", "not known: joules, verdicts of the sensors of 2 nodes"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the page lacks %s:\n%s", want, body)
 		}
