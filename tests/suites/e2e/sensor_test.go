@@ -281,8 +281,8 @@ func (m metrics) by(name, by string, labels ...string) map[string]float64 {
 // checked reports whether the kernel checks its locks (node.debug), which makes everything several times slower.
 var checked = sync.OnceValue(func() bool { _, err := os.Stat("/proc/lockdep"); return err == nil })
 
-// patience is a time limit on this kernel.
-func patience(limit time.Duration) time.Duration {
+// longer returns the time limit on this kernel.
+func longer(limit time.Duration) time.Duration {
 	if checked() {
 		return 5 * limit
 	}
@@ -291,7 +291,7 @@ func patience(limit time.Duration) time.Duration {
 
 func eventually(t *testing.T, limit time.Duration, f func() error) time.Duration {
 	t.Helper()
-	limit = patience(limit)
+	limit = longer(limit)
 	begin := time.Now()
 	for {
 		err := f()

@@ -86,7 +86,7 @@ func enter(t *testing.T, name string, argv ...string) *container {
 
 func (c *container) line(t *testing.T, begin string) string {
 	t.Helper()
-	timeout := time.After(patience(60 * time.Second))
+	timeout := time.After(longer(60 * time.Second))
 	for {
 		select {
 		case line, ok := <-c.lines:
