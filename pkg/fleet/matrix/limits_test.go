@@ -50,8 +50,10 @@ func TestLongAnswers(t *testing.T) {
 				return strings.Replace(long, `"x`, `"`+strings.Repeat("x", limit-len(long)+more+1), 1)
 			})
 			n := &m.Nodes[0]
-			unknown := map[string]bool{"/api/v1/verdicts": !n.Judged, "/rdma": !n.Addresses, "/api/v1/peers": !n.Peers, "/api/v1/collectives": m.Said.Incomplete == nil,
-				"/api/v1/faults": m.Said.Unlogged > 0}
+			unknown := map[string]bool{
+				"/api/v1/verdicts": !n.Judged, "/rdma": !n.Addresses, "/api/v1/peers": !n.Peers, "/api/v1/collectives": m.Said.Incomplete == nil,
+				"/api/v1/faults": m.Said.Unlogged > 0,
+			}
 			for of, is := range unknown {
 				if is != (of == path && more > 0) {
 					t.Errorf("%s has %d bytes more than the limit: %s is unknown: %v, %q", path, more, of, is, n.Problem)

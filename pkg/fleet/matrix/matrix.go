@@ -5,9 +5,9 @@
 //
 // A node has thousands of peers, too many for metrics. When a viewer opens a job, the sensors of its nodes are asked
 // for their HCAs (/rdma), connected queue pairs (/api/v1/peers), verdicts (/api/v1/verdicts), launches of collectives
-// (/api/v1/collectives) and faults in the kernel log (/api/v1/faults). The remote end of a queue pair has a GID or, in an InfiniBand subnet, only a LID: the node with a port of this
-// address. A GID is unique, a LID only in its subnet: counts by LID are an estimate, because different subnets may have the same prefix. An
-// address that not exactly one node of the job has is not assigned.
+// (/api/v1/collectives) and faults in the kernel log (/api/v1/faults). The remote end of a queue pair has a GID or, in an InfiniBand
+// subnet, only a LID: the node with a port of this address. A GID is unique, a LID only in its subnet: counts by LID are an estimate,
+// because different subnets may have the same prefix. An address that not exactly one node of the job has is not assigned.
 //
 // Node names come from labels and answers from sensors, which may be hostile: a request goes to a plain host only, and
 // the number of nodes, concurrent requests, the size of an answer, the addresses, and the time are bounded. Unknown

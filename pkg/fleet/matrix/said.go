@@ -84,8 +84,9 @@ func (a *answer) readFaults(body *fleet.Body, of map[owner]bool) error {
 			continue
 		}
 		a.faults = append(a.faults, fleet.Fault{
-			Node: a.Name, Device: shortened(deviceOf(f), maxText), Driver: shortened(string(f.Driver), maxText), Code: shortened(f.Code, maxText),
-			Workload: f.Workload, Time: f.Time, Last: f.Last, Repeated: f.Repeated, Text: shortened(f.Text, maxText),
+			Node: a.Name, Device: shortened(deviceOf(f), maxText), Driver: shortened(string(f.Driver), maxText),
+			Code: shortened(f.Code, maxText), Workload: f.Workload, Time: f.Time, Last: f.Last,
+			Repeated: f.Repeated, Text: shortened(f.Text, maxText),
 		})
 	}
 	if answer.Data == nil || strings.HasPrefix(answer.Message, "partial") {

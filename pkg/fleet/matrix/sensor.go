@@ -133,7 +133,8 @@ func (r *Reader) sensor(ctx context.Context, name string, of map[owner]bool) ans
 	// Most sensors do not count launches, which is no problem of the matrix.
 	err = r.get(ctx, base, "api/v1/collectives", nil, maxLaunches, func(body *fleet.Body) error { return a.readLaunches(body, of) })
 	a.launches = err == nil
-	a.logged = r.get(ctx, base, "api/v1/faults", nil, maxFaults, func(body *fleet.Body) error { return a.readFaults(body, of) }) == nil // nor is a log
+	err = r.get(ctx, base, "api/v1/faults", nil, maxFaults, func(body *fleet.Body) error { return a.readFaults(body, of) })
+	a.logged = err == nil // nor is an unread log
 	fail(r.hold(&a))
 	a.Problem = strings.Join(slices.Compact(problems), "; ")
 	return a
