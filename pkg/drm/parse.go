@@ -4,6 +4,7 @@ package drm
 
 import (
 	"bytes"
+	"cmp"
 	"math"
 	"strconv"
 	"strings"
@@ -55,7 +56,7 @@ func ParseFdinfo(text []byte) (Client, bool) {
 		key, value := string(bytes.TrimSpace(k)), string(bytes.TrimSpace(v))
 		switch key {
 		case "drm-driver":
-			c.Driver = value
+			c.Driver = cmp.Or(value, c.Driver)
 		case "drm-pdev":
 			c.PCIAddress = strings.ToLower(value)
 		case "drm-client-id":
