@@ -14,7 +14,8 @@ import (
 
 // The past of a job, as strip_gpus, strip_hcas and events ask for it.
 const (
-	pastRange = 6 * time.Hour
+	// PastRange is how far a report looks back.
+	PastRange = 6 * time.Hour
 	stripStep = 10 * time.Minute
 	eventStep = 2 * time.Minute
 	// maxStrips bounds the members with strips, maxEvents the alerts of a report.
@@ -71,9 +72,9 @@ func (r *JobReport) firstNodes() []string {
 	return slices.Compact(out)
 }
 
-// addPast adds strips of the first members, and past events.
+// addPast adds strips of the first members (before verdicts sort them), and past events.
 func (r *JobReport) addPast(a *answers, now time.Time) {
-	begin := now.Add(-pastRange).Truncate(stripStep).Add(stripStep) // a subquery's steps are multiples
+	begin := now.Add(-PastRange).Truncate(stripStep).Add(stripStep) // a subquery's steps are multiples
 	r.Past = Past{Begin: begin.UTC(), StepSeconds: stripStep.Seconds(), Members: min(len(r.Members), maxStrips)}
 	type key struct{ instance, workload, id string }
 	gpus, hcas := map[key][]run{}, map[string][]run{}

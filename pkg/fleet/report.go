@@ -21,7 +21,7 @@ type JobReport struct {
 	Members  []Member  `json:"members"`  // named by verdicts first, then those that the job waits for
 	Verdicts []Verdict `json:"verdicts"` // on members, by their sensors, the worst first; nil: no sensor was asked
 	Late     []Late    `json:"late"`     // ranks, the latest first; nil: no sensor was asked
-	Faults   []Fault   `json:"faults"`   // in kernel logs since the past begins, the latest first; nil: no sensor was asked
+	Faults   []Fault   `json:"faults"`   // in kernel logs of the last hours, the latest first; nil: no sensor was asked
 	Alerts   []Alert   `json:"alerts"`   // of members and their nodes that fire, the worst first
 	Events   []Event   `json:"events"`   // alerts that fired, and do not fire now; the latest first
 	Past     Past      `json:"past"`
@@ -142,7 +142,7 @@ func (r *JobReport) unknown(s *State, a *answers) {
 		r.Unknown = append(r.Unknown, "everything of "+Counted(r.OmittedMembers, "more member"))
 	}
 	lacks("everything since their sensors do not answer", func(m *Member) bool { return m.Lost })
-	lacks("launches of collectives", func(m *Member) bool { return !m.Lost && m.LastLaunch == nil })
+	lacks("launches of collectives", func(m *Member) bool { return !m.Lost && m.LastLaunch == nil && m.Behind == nil })
 	lacks("some launches of collectives", func(m *Member) bool { return !m.Lost && m.LastLaunch != nil && m.Partial })
 	lacks("processes on the GPUs", func(m *Member) bool { return !m.Lost && m.GPUs != nil && m.Used == nil })
 	if !slices.ContainsFunc(r.Figures, func(f Figure) bool { return f.Unit == "J" && f.Value != nil }) {

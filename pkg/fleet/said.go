@@ -99,12 +99,7 @@ func (r *JobReport) WithSaid(s *Said) *JobReport {
 	more := *r
 	more.Verdicts, more.Late = append([]Verdict{}, s.Verdicts...), append([]Late{}, s.Late...)
 	slices.SortStableFunc(more.Verdicts, func(a, b Verdict) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
-	more.Faults = []Fault{}
-	for i := range s.Faults {
-		if !s.Faults[i].Last.Before(r.Past.Begin) {
-			more.Faults = append(more.Faults, s.Faults[i])
-		}
-	}
+	more.Faults = append([]Fault{}, s.Faults...)
 	more.Unknown = slices.DeleteFunc(slices.Clone(r.Unknown), func(text string) bool { return text == notAsked })
 	if s.Silent > 0 {
 		more.Unknown = append(more.Unknown, "verdicts of the sensors of "+Counted(s.Silent, "node"))

@@ -216,36 +216,40 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestFaults: the latest faults of members and of nobody come first. A kernel log that is not read has no faults, which is said.
+// TestFaults: the latest faults of members, also of a container before its restart, and of nobody come first. Faults of others and of last
+// week are neither listed nor counted, and the text of a process whose owner is unknown is not shown. A kernel log that is not read has no
+// faults, which is said.
 func TestFaults(t *testing.T) {
-	at := time.Unix(1_800_000_000, 0).UTC()
-	of := func(workload string, minute int) attribution.FaultRecord {
-		r := attribution.FaultRecord{Fault: &model.Fault{
-			FaultKey: model.FaultKey{Driver: "nvidia", Code: "31", PCIAddress: "0000:3b:00.0"},
-			Time:     at.Add(time.Duration(minute) * time.Minute), Last: at.Add(time.Duration(minute) * time.Minute), Text: "MMU fault",
-		}}
-		if workload != "" {
-			r.Owner = identity.Owner{Workload: workload, ContainerID: "id-" + workload}
+	at := time.Now().UTC().Truncate(time.Second).Add(-time.Hour)
+	of := func(workload, container string, minute int) attribution.FaultRecord {
+		last := at.Add(time.Duration(minute) * time.Minute)
+		return attribution.FaultRecord{
+			Owner: identity.Owner{Workload: workload, ContainerID: container},
+			Fault: &model.Fault{FaultKey: model.FaultKey{Driver: "nvidia", Code: "31", PCIAddress: "0000:3b:00.0"}, Time: at, Last: last, Text: "MMU fault"},
 		}
-		return r
 	}
-	end := of("ml/a", 5)
-	end.Recovered = true
-	a := &fakeSensor{faults: []attribution.FaultRecord{of("ml/a", 1), of("ml/x", 2), of("", 3), end}}
-	many := &fakeSensor{}
+	end, repeated, unknown := of("ml/a", "id-ml/a", 5), of("ml/a", "before", 4), of("", "", 2)
+	end.Recovered, repeated.Repeated, unknown.PID = true, 3, 4711
+	a := &fakeSensor{faults: []attribution.FaultRecord{repeated, of("ml/a", "id-ml/a", 1), of("ml/x", "id-ml/x", 2), of("", "", 3), end, unknown}}
+	many := &fakeSensor{faults: []attribution.FaultRecord{of("ml/b", "id-ml/b", -360), of("ml/b", "id-ml/b", -361)}}
 	for i := range maxKnown + 2 {
-		many.faults = append(many.faults, of("ml/b", -i))
+		many.faults = append(many.faults, of("ml/b", "id-ml/b", -1-i))
 	}
 	hostA, hostB, hostC := serve(t, a.handler()), serve(t, many.handler()), serve(t, (&fakeSensor{}).handler())
 	said := reader(t, "").Job(job, []fleet.Member{member("ml/a", hostA), member("ml/b", hostB), member("ml/c", hostC)}).Said
-	if len(said.Faults) != 2+maxKnown || said.MoreFaults != 2 || said.Unlogged != 1 {
+	if len(said.Faults) != 4+maxKnown || said.MoreFaults != 2 || said.Unlogged != 1 {
 		t.Fatalf("%d faults, %d more, the logs of %d nodes are unknown", len(said.Faults), said.MoreFaults, said.Unlogged)
 	}
-	want := []fleet.Fault{
-		{Node: hostA, Device: "0000:3b:00.0", Driver: "nvidia", Code: "31", Time: at.Add(3 * time.Minute), Last: at.Add(3 * time.Minute), Text: "MMU fault"},
-		{Node: hostA, Device: "0000:3b:00.0", Driver: "nvidia", Code: "31", Workload: "ml/a", Time: at.Add(time.Minute), Last: at.Add(time.Minute), Text: "MMU fault"},
+	want := func(minute int, workload, text string, repeated uint64) fleet.Fault {
+		return fleet.Fault{
+			Node: hostA, Device: "0000:3b:00.0", Driver: "nvidia", Code: "31", Workload: workload, Time: at, Last: at.Add(time.Duration(minute) * time.Minute),
+			Repeated: repeated, Text: text,
+		}
 	}
-	if d := gocmp.Diff(want, said.Faults[:2]); d != "" {
+	first := []fleet.Fault{
+		want(4, "ml/a", "MMU fault", 3), want(3, "", "MMU fault", 0), want(2, "", "a process whose owner is not known", 0), want(1, "ml/a", "MMU fault", 0),
+	}
+	if d := gocmp.Diff(first, said.Faults[:len(first)]); d != "" {
 		t.Error(d)
 	}
 }

@@ -22,7 +22,7 @@ const (
 	maxText     = 300
 	maxLaunches = 8 << 20
 	maxOmitted  = 1 << 20 // of a node, as its sensor says
-	maxFaults   = 2 << 20
+	maxFaults   = 1 << 20
 	maxRanks    = 128 // of a node
 	maxTimes    = 64  // of a rank
 )
@@ -65,7 +65,8 @@ func (a *answer) readVerdicts(body *fleet.Body, of map[owner]bool) error {
 	return nil
 }
 
-// readFaults reads the last faults of owners, and of nobody. The end of a fault is not a fault.
+// readFaults reads the last faults of the members' workloads, whose containers may have been restarted since, and of nobody. The end of a
+// fault is not a fault. The text of a process whose owner is unknown may be another tenant's.
 func (a *answer) readFaults(body *fleet.Body, of map[owner]bool) error {
 	var answer struct {
 		Data    []api.Fault
@@ -74,14 +75,21 @@ func (a *answer) readFaults(body *fleet.Body, of map[owner]bool) error {
 	if err := json.NewDecoder(body).Decode(&answer); err != nil {
 		return notSensor(err)
 	}
-	for i := len(answer.Data) - 1; i >= 0; i-- {
+	mine := map[string]bool{"": true}
+	for o := range of {
+		mine[o.workload] = true
+	}
+	slices.SortStableFunc(answer.Data, func(a, b api.Fault) int { return b.Last.Compare(a.Last) })
+	for i := range answer.Data {
 		f := &answer.Data[i]
-		if f.Recovered || f.Workload != "" && !of[owner{f.Workload, f.ContainerID}] {
+		switch {
+		case f.Recovered || !mine[f.Workload] || time.Since(f.Last) > fleet.PastRange:
 			continue
-		}
-		if len(a.faults) == maxKnown {
+		case len(a.faults) == maxKnown:
 			a.moreFaults++
 			continue
+		case f.Workload == "" && (f.PID != 0 || f.Process != ""):
+			f.Text = "a process whose owner is not known"
 		}
 		a.faults = append(a.faults, fleet.Fault{
 			Node: a.Name, Device: shortened(deviceOf(f), maxText), Driver: shortened(string(f.Driver), maxText),

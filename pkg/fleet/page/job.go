@@ -26,7 +26,6 @@ type jobView struct {
 	AllMembers        int
 	AllAlerts         int
 	AllEvents         int
-	AllFaults         int
 	ShowAll, JSON     string
 	Alone             bool    // it is shown by a signed link, which shows no other page
 	Signed            *signed // nil: no link to others
@@ -182,7 +181,7 @@ func (o Options) jobs(r *http.Request, s *fleet.State) (title string, view any) 
 	return v.Name, v
 }
 
-// maxRows are the members that are shown at first: those with strips.
+// maxRows are the members that are shown at first, as many as have strips.
 const maxRows = 64
 
 func (o Options) report(v *jobView, r *http.Request, report *fleet.JobReport) {
@@ -228,7 +227,6 @@ func (o Options) report(v *jobView, r *http.Request, report *fleet.JobReport) {
 	for i := range report.Faults[:min(len(report.Faults), limit)] {
 		v.Faults = append(v.Faults, format.Escape(report.Faults[i].String()))
 	}
-	v.AllFaults = len(report.Faults)
 	v.Answered, v.Past = report.Alerts != nil, report.Events != nil
 	for i := range report.Alerts[:min(len(report.Alerts), limit)] {
 		v.Alerts = append(v.Alerts, alertView(&report.Alerts[i], report.At))
@@ -270,6 +268,9 @@ func (o Options) memberRow(m *fleet.Member) memberRow {
 		return format.Duration(seconds) + " ago"
 	})
 	if r.Behind = m.Behind != nil; r.Behind {
+		if m.LastLaunch == nil {
+			r.Launched = "no launch"
+		}
 		r.Launched = fmt.Sprintf("%s, %s behind", r.Launched, format.Count(*m.Behind))
 	}
 	if m.GPUUse != nil {

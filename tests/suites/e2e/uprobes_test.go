@@ -131,7 +131,7 @@ func (n node) manyMappings(t *testing.T) {
 		release(post(t, "job without")) // the sensor must not find the provider before the process holds its lock
 		time.Sleep(2 * time.Second)
 	})
-	s := start(t, n.args("--rdma.datapath=always")...)
+	s := start(t, n.args("--rdma.datapath=always", fmt.Sprint("--probe.attach-limit=", longer(100*time.Millisecond)))...)
 	forksIn(t, "attach", longestFork(t, "attach", func() { post(t, "job"); time.Sleep(10 * time.Second) }), without)
 	if probes := s.fresh().sum("accelscope_datapath_probes"); probes > 0 {
 		t.Errorf("%v probes are attached", probes)

@@ -34,11 +34,12 @@ func (n *node) launches(birth, at time.Time) (count float64, last time.Time) {
 
 // launched is the value of a series of launches.
 func (n *node) launched(r *row, at time.Time) (v float64, is bool) {
-	count, last := n.launches(r.birth, at)
 	switch r.name() {
 	case "container_collective_launches_total":
+		count, _ := n.launches(r.birth, at)
 		return count, true
 	case "container_collective_last_launch_timestamp_seconds":
+		_, last := n.launches(r.birth, at)
 		return float64(last.UnixMilli()) / 1000, true
 	}
 	return 0, false

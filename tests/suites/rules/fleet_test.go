@@ -142,11 +142,11 @@ func TestFleetRanks(t *testing.T) {
 		}
 		return got
 	}
-	if diff := cmp.Diff(map[string]float64{"n2 ml/nodes-1/main": 1, "n2 ml/first-1/main": 1}, ask("member_behind")); diff != "" {
+	if diff := cmp.Diff(map[string]float64{"n2 ml/nodes-1/main": 1, "n2 ml/first-1/main": 1, "n2 ml/joined-1/main": 1}, ask("member_behind")); diff != "" {
 		t.Error(diff)
 	}
 	last := ask("member_last_launch")
-	if last["n1 ml/nodes-0/main"] != 25*60-601 || last["n1 ml/ahead-0/main"] != 0 || len(last) != 19 {
+	if last["n1 ml/nodes-0/main"] != 25*60-601 || last["n1 ml/ahead-0/main"] != 0 || len(last) != 21 {
 		t.Errorf("last launches: %v", last)
 	}
 }

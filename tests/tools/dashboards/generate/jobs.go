@@ -172,13 +172,16 @@ func ranks(expr string) string {
 // launches sums what a rank launches over its operations.
 func launches(expr string) string { return "sum without (library, operation) (" + expr + ")" }
 
-// behind is how many launches fewer than another rank each rank has, of the ranks whose counts are complete: other counts do not compare.
-// The root of a broadcast, and either end of a transfer, may launch less.
+// behind is how many launches fewer than another rank each rank has, of the ranks whose counts are complete: other counts do not compare,
+// nor if launches are counted as those of other communicators. The root of a broadcast, and either end of a transfer, may launch less.
 func behind() string {
-	all := "((" + launches("container_collective_launches_total"+sel(inNamespace, `workload!=""`, `operation!~"broadcast|recv|scatter|send"`)) +
-		" or 0 * sum without (library, nranks, parent, version) (container_collective_communicator_info" + sel(inNamespace, `workload!=""`) + "))" + // a rank without launches
-		" and on (instance, workload, container_id) container_collective_coverage" + sel(inNamespace, `reason="complete"`) + ")"
-	return "max by (communicator) (" + all + ") - on (communicator) group_right () " + all
+	launched := launches("container_collective_launches_total" + sel(inNamespace, `workload!=""`, `operation!~"broadcast|recv|scatter|send"`))
+	without := "0 * sum without (library, nranks, parent, version) (container_collective_communicator_info" + sel(inNamespace, `workload!=""`) + ")"
+	complete := func(expr string) string {
+		return "((" + expr + ") and on (instance, workload, container_id) container_collective_coverage" + sel(inNamespace, `reason="complete"`) +
+			" unless on (instance, workload, container_id) container_collective_launches_total" + sel(inNamespace, `communicator="other"`) + ")"
+	}
+	return "max by (communicator) (" + complete(launched) + ") - on (communicator) group_right () " + complete(launched+" or "+without)
 }
 
 func jobCollectives() row {
