@@ -272,6 +272,87 @@ func TestFlaps(t *testing.T) {
 	expect(time.Minute, 2, "RDMALinkUnstable")
 }
 
+// TestBestRate: a port is compared with its highest rate within a week, from the last time it had it.
+func TestBestRate(t *testing.T) {
+	n, j := newNode(), &Judge{}
+	n.facts.HCAs = n.facts.HCAs[:1]
+	for _, step := range []struct {
+		at   time.Duration
+		rate float64
+		want string
+	}{
+		{0, 400e9, "NothingWrong"},
+		{100 * hour, 400e9, "NothingWrong"},
+		{101 * hour, 200e9, "RDMALinkDegraded"},
+		{200 * hour, 200e9, "RDMALinkDegraded"},
+		{267 * hour, 200e9, "RDMALinkDegraded"},
+		{269 * hour, 200e9, "NothingWrong"},
+	} {
+		n.port().RateBits = step.rate
+		if got := names(n.judge(j, start.Add(step.at))); !slices.Equal(got, []string{step.want}) {
+			t.Errorf("after %v: %v, want %s", step.at, got, step.want)
+		}
+	}
+}
+
+// TestLostPackets: one of the two counters of lost packets is enough.
+func TestLostPackets(t *testing.T) {
+	for _, counter := range []string{"out_of_sequence", "local_ack_timeout_err"} {
+		n, j := newNode(), &Judge{}
+		n.port().HWCounters = []model.Counter{{Name: counter, Value: 7}}
+		n.judge(j, start)
+		n.grow(counter, 1e6)
+		if got := names(n.judge(j, start.Add(15*time.Second))); !slices.Equal(got, []string{"RDMARetransmissions"}) {
+			t.Errorf("%s: %v", counter, got)
+		}
+	}
+}
+
+// TestEventsLost: losses for all reasons add up.
+func TestEventsLost(t *testing.T) {
+	n, j := newNode(), &Judge{}
+	n.facts.Events.Dropped = []model.Loss{{Reason: "overflow"}, {Reason: "subscriber", Count: 5}}
+	n.judge(j, start)
+	n.facts.Events.Dropped[0].Count = 3
+	got := n.judge(j, start.Add(15*time.Second)).Verdicts[0]
+	if text := strings.Join(got.Evidence.Texts(), "; "); got.Name != "AccelscopeEventsLost" || text != "events +8 in 15m" {
+		t.Errorf("%s: %q", got.Name, text)
+	}
+}
+
+// TestUnownedMemory: a workload without a process on the GPU is not one of its users.
+func TestUnownedMemory(t *testing.T) {
+	for processes, want := range map[uint64]string{0: "NothingWrong", 1: "GPUMemoryUnowned"} {
+		n, j := newNode(), &Judge{}
+		n.shares.Owners = append(n.shares.Owners, identity.Owner{Workload: "ml/b/x"})
+		n.shares.GPUs = []attribution.GPUShare{
+			{GPU: n.gpu(), Listed: true, Memory: model.Some(16 << 30)}, {Owner: 1, GPU: n.gpu(), Listed: true, Processes: 2},
+			{Owner: 2, GPU: n.gpu(), Listed: true, Processes: processes},
+		}
+		for _, after := range []time.Duration{0, 15 * time.Second} {
+			n.judge(j, start.Add(after))
+		}
+		if got := names(n.judge(j, start.Add(hour))); !slices.Equal(got, []string{want}) {
+			t.Errorf("%d processes: %v, want %s", processes, got, want)
+		}
+	}
+}
+
+// TestMissingLately: what the kernel lists is not old enough to say something about a device that is missing for a minute.
+func TestMissingLately(t *testing.T) {
+	for since, want := range map[time.Duration]string{
+		time.Minute:     "H100 at 0000:4e:00.0; last listed 1m ago",
+		2 * time.Minute: "H100 at 0000:4e:00.0; last listed 2m ago; its PCI function is there, without a driver",
+	} {
+		n := newNode()
+		n.facts.PCI = []model.PCIFunction{{Address: "0000:4e:00.0"}}
+		n.facts.Missing = []model.MissingDevice{{Kind: model.KindGPU, ID: "GPU-7", Name: "H100", Slot: "0000:4e:00.0", Seen: start.Add(-since), Since: start.Add(-since)}}
+		if got := strings.Join(n.judge(&Judge{}, start).Verdicts[0].Evidence.Texts(), "; "); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // TestRecoveredGPU: once the driver reports a recovery action, or that the GPU has recovered, faults and XIDs are not
 // verdicts.
 func TestRecoveredGPU(t *testing.T) {

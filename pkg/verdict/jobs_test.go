@@ -394,3 +394,27 @@ func TestPauses(t *testing.T) {
 		})
 	}
 }
+
+// TestLatenessNotes: a minute without launches, or with counts that begin anew, does not count as a minute.
+func TestLatenessNotes(t *testing.T) {
+	for name, last := range map[string]struct {
+		launched uint64
+		late     float64
+		minutes  int
+	}{
+		"launches": {300, 12, 2}, "no launch": {200, 12, 0}, "less lateness": {300, 7, 0}, "fewer launches": {100, 12, 0},
+	} {
+		var l lateness
+		for i, c := range []struct {
+			launched uint64
+			late     float64
+		}{{100, 5}, {200, 8}, {last.launched, last.late}} {
+			share := &rankShare{}
+			share.Numbered, share.Launched, share.Late = true, c.launched, model.Some(c.late)
+			l.note(start.Add(time.Duration(i)*time.Minute), share)
+		}
+		if l.n != last.minutes {
+			t.Errorf("%s: %d minutes, want %d", name, l.n, last.minutes)
+		}
+	}
+}

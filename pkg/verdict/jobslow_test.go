@@ -137,6 +137,20 @@ func (r *ring) judge(j *Judge, d time.Duration) (found []string) {
 	return found
 }
 
+// TestSlowRarely: after the first minute, three parts of ten launches have to agree, however long they take.
+func TestSlowRarely(t *testing.T) {
+	r, j := newRing(), &Judge{}
+	for i := range r.compute {
+		r.compute[i] = 5 * time.Second
+	}
+	r.compute[0] = 6 * time.Second
+	r.run(10 * time.Second)
+	j.Update(r.input())
+	if found := r.judge(j, 10*time.Minute); len(found) != 1 || !strings.HasPrefix(found[0], "6m0s JobMemberSlow ml/llama-0/main (rank 0): ") {
+		t.Errorf("%q", found)
+	}
+}
+
 func TestSlow(t *testing.T) {
 	for name, c := range map[string]struct {
 		slow func(*ring)

@@ -716,6 +716,36 @@ func TestIdle(t *testing.T) {
 	}
 }
 
+// TestIdleUnknown: a GPU that nobody owns, or whose use is not listed, is not idle, and memory regions of an HCA are no use.
+func TestIdleUnknown(t *testing.T) {
+	for name, c := range map[string]struct {
+		set  func(*node)
+		want string
+	}{
+		"not listed":       {func(n *node) { n.shares.GPUs[0].Listed = false }, "NothingWrong"},
+		"of nobody":        {func(n *node) { n.shares.GPUs[0].Owner = 0 }, "NothingWrong"},
+		"not allocated":    {func(n *node) { n.shares.GPUs[0].Assigned = nil }, "NothingWrong"},
+		"listed and owned": {func(*node) {}, "GPUAllocatedIdle"},
+		"memory regions": {func(n *node) {
+			n.shares.GPUs = nil
+			n.shares.Registered = []attribution.RegisteredShare{{Device: "mlx5_0"}}
+			n.shares.Assigned = []attribution.DeviceShare{{Owner: 1, HCA: &n.facts.HCAs[0], Device: "mlx5_0", Allocated: attribution.EvidenceKubelet}}
+			n.shares.Objects = []attribution.ObjectShare{{Owner: 1, Device: "mlx5_0", Type: model.MR, Current: 1}}
+		}, "RDMAAllocatedIdle"},
+	} {
+		n, j := newNode(), &Judge{}
+		n.shares.Assigned = []attribution.DeviceShare{{Owner: 1, GPU: n.gpu(), Device: "GPU-0", Allocated: attribution.EvidenceKubelet}}
+		n.shares.GPUs = []attribution.GPUShare{{Owner: 1, GPU: n.gpu(), Listed: true, Assigned: &n.shares.Assigned[0]}}
+		c.set(n)
+		for _, after := range []time.Duration{0, 30 * time.Minute, hour} {
+			n.judge(j, start.Add(after))
+		}
+		if got := names(n.judge(j, start.Add(2*hour))); !slices.Equal(got, []string{c.want}) {
+			t.Errorf("%s: %v, want %s", name, got, c.want)
+		}
+	}
+}
+
 // TestSharedHCAs: a workload with only device nodes of HCAs uses all of them, and the containers of a pod use an HCA
 // for each other.
 func TestSharedHCAs(t *testing.T) {

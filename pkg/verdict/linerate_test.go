@@ -182,6 +182,10 @@ func TestLineRateLater(t *testing.T) {
 	if got := first(start.Add(31 * time.Minute)); !slices.Equal(got, []string{"pcie_stalled", "RDMAUncorrectableBlocks"}) {
 		t.Errorf("half an hour later: %q", got)
 	}
+	*n.link().FEC.Uncorrectable = 15
+	if got := first(start.Add(32 * time.Minute)); !slices.Equal(got, []string{"RDMAUncorrectableBlocks", "pcie_stalled"}) {
+		t.Errorf("after more blocks: %q", got)
+	}
 }
 
 // TestLineRateOfBoth: the same cause on both legs of a bond is one cause, and a physical function without an HCA has
