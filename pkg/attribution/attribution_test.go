@@ -186,6 +186,20 @@ func TestAttributeNetlink(t *testing.T) {
 	}
 }
 
+// TestRegistered: the memory of an owner's cgroups adds up. Without the probe's objects, its memory is not used.
+func TestRegistered(t *testing.T) {
+	f := facts{Entities: entities(), Snapshot: model.Snapshot{Objects: []model.Objects{}, Registered: []model.Registered{
+		{Cgroup: 11, Device: "mlx5_0", Memory: model.HostMemory, Bytes: 5}, {Cgroup: 12, Device: "mlx5_0", Memory: model.HostMemory, Bytes: 7},
+	}}}
+	if d := cmp.Diff([]RegisteredShare{{Owner: 1, Device: "mlx5_0", Memory: model.HostMemory, Bytes: 12}}, attribute(f).Registered); d != "" {
+		t.Error(d)
+	}
+	f.Objects = nil
+	if got := attribute(f).Registered; got != nil {
+		t.Error(got)
+	}
+}
+
 // TestKernelUsers: a kernel module that uses an HCA is a workload. Its protection domains, connection manager ids and
 // their queue pairs are taken from the unattributed share. Two modules of one service are one workload.
 func TestKernelUsers(t *testing.T) {

@@ -57,3 +57,17 @@ func TestReportedGaps(t *testing.T) {
 		}
 	}
 }
+
+// TestCollectiveGaps: each owner with coverage has its gaps once, also an owner with a single cgroup.
+func TestCollectiveGaps(t *testing.T) {
+	got := attribute(facts{Entities: entities(), Snapshot: model.Snapshot{CollectiveCoverage: []model.CollectiveCoverage{
+		{Cgroup: 1}, {Cgroup: 11, Gap: model.CollectiveLate}, {Cgroup: 12, Gap: model.CollectiveLate}, {Cgroup: 99, Gap: model.CollectiveLost},
+	}}})
+	var all []string
+	for _, g := range got.CollectiveGaps {
+		all = append(all, got.Owners[g.Owner].Workload+" "+string(g.Gap))
+	}
+	if d := cmp.Diff([]string{train.Workload + " ", job.Workload + " late"}, all); d != "" {
+		t.Error(d)
+	}
+}

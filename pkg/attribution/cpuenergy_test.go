@@ -91,6 +91,15 @@ func (c *cpuTime) attribute() map[string]uint64 {
 	return found
 }
 
+// TestCPUUsersAtOnce: in no time, nobody used a CPU.
+func TestCPUUsersAtOnce(t *testing.T) {
+	for _, seconds := range []float64{5, 4} {
+		if got := new(users).cpuUsers(&cpuReading{seconds: 5}, &cpuReading{seconds: seconds}, &model.Snapshot{}); len(got) > 0 {
+			t.Errorf("after %v s: %+v", seconds, got)
+		}
+	}
+}
+
 func TestCPUEnergy(t *testing.T) {
 	two := func(run func(c *cpuTime) map[string]uint64) map[string]uint64 {
 		return run(newCPUTime("package0", "dram0"))

@@ -5,6 +5,7 @@ package attribution
 import (
 	"math"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -81,6 +82,16 @@ func TestUsageOfFacts(t *testing.T) {
 	}
 	if first.Usages[0].Threads != model.Some(3) || usages[0].Threads != model.Some(1) || usages[0].IO[0].Reads != model.Some(1) {
 		t.Errorf("%v, facts %v", first.Usages[0].Threads, usages[0])
+	}
+}
+
+// TestUsageCreated: an owner is as old as its oldest cgroup whose age is known.
+func TestUsageCreated(t *testing.T) {
+	early, late := time.Unix(100, 0), time.Unix(200, 0)
+	for _, c := range [][3]time.Time{{early, late, early}, {late, early, early}, {late, {}, late}, {{}, late, late}, {{}, {}, {}}} {
+		if got := addUsages(model.Usage{Created: c[0]}, &model.Usage{Created: c[1]}); !got.Created.Equal(c[2]) {
+			t.Errorf("%v and %v: %v", c[0], c[1], got.Created)
+		}
 	}
 }
 

@@ -70,6 +70,10 @@ func TestName(t *testing.T) {
 				Runtime: "containerd", Cgroup: inPod.Cgroup,
 			},
 		},
+		"a container without the name of its pod": {
+			entity: static, containers: []model.Container{{ID: "x", Runtime: "docker", PodUID: "hash"}},
+			want: static,
+		},
 		"a static pod": {
 			entity: static, pods: []model.Pod{{UID: "u9", StaticUID: "hash", Namespace: "kube-system", Name: "etcd"}},
 			want: entity{

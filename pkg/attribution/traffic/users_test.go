@@ -301,3 +301,16 @@ func exclusiveHistory(t *testing.T, r *rand.Rand, counts map[string]int) {
 		}
 	}
 }
+
+// TestUseAdd: what two owners did is what their common owner did.
+func TestUseAdd(t *testing.T) {
+	a := use{held: true, created: 1, createdBy: 2, opened: 3, openedBy: 4, active: true}
+	b := use{holds: true, created: 10, createdBy: 20, opened: 30, openedBy: 40, wasActive: true}
+	sum, reverse := a, b
+	sum.add(&b)
+	reverse.add(&a)
+	want := use{held: true, holds: true, created: 11, createdBy: 22, opened: 33, openedBy: 44, active: true, wasActive: true}
+	if sum != want || reverse != want {
+		t.Errorf("%+v, %+v", sum, reverse)
+	}
+}
