@@ -326,7 +326,8 @@ func TestUnownedMemory(t *testing.T) {
 		n, j := newNode(), &Judge{}
 		n.shares.Owners = append(n.shares.Owners, identity.Owner{Workload: "ml/b/x"})
 		n.shares.GPUs = []attribution.GPUShare{
-			{GPU: n.gpu(), Listed: true, Memory: model.Some(16 << 30)}, {Owner: 1, GPU: n.gpu(), Listed: true, Processes: 2},
+			{GPU: n.gpu(), Listed: true, Memory: model.Some(16 << 30)},
+			{Owner: 1, GPU: n.gpu(), Listed: true, Processes: 2},
 			{Owner: 2, GPU: n.gpu(), Listed: true, Processes: processes},
 		}
 		for _, after := range []time.Duration{0, 15 * time.Second} {
