@@ -173,7 +173,7 @@ func ranks(expr string) string {
 func launches(expr string) string { return "sum without (library, operation) (" + expr + ")" }
 
 // behind is how many launches fewer than another rank each rank has, of the ranks whose counts are complete: other counts do not compare,
-// nor if launches are counted as those of other communicators. The root of a broadcast, and either end of a transfer, may launch less.
+// nor if launches are counted in the communicator "other". The root of a broadcast, and either end of a transfer, may launch less.
 func behind() string {
 	launched := launches("container_collective_launches_total" + sel(inNamespace, `workload!=""`, `operation!~"broadcast|recv|scatter|send"`))
 	without := "0 * sum without (library, nranks, parent, version) (container_collective_communicator_info" + sel(inNamespace, `workload!=""`) + ")"
