@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/accelscope/accelscope/pkg/boundedfile"
 	"github.com/accelscope/accelscope/pkg/model"
@@ -116,7 +117,7 @@ func FuzzSysfs(f *testing.F) {
 	for _, s := range []string{
 		"12\n", "N/A (no PMA)\n", "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n", "10 Gb/sec (1X FDR10)",
 		"fe80:0000:0000:0000:a088:c203:00ff:0001\n", "../../devices/pci0000:15/0000:18:00.0/infiniband/mlx5_0",
-		"00:11:22:33:44:55:66:77\n",
+		"00:11:22:33:44:55:66:77\n", "\xb1", "é",
 	} {
 		f.Add([]byte(s))
 	}
@@ -127,7 +128,7 @@ func FuzzSysfs(f *testing.F) {
 			}
 		}
 		line := ParseLine(b)
-		if strings.ContainsFunc(line, func(r rune) bool { return r < ' ' || r > '~' }) || len(line) > 256 {
+		if strings.ContainsFunc(line, unicode.IsControl) || len(line) > 256 {
 			t.Errorf("%q is not a line", line)
 		}
 		_ = parseNumbered(line)
