@@ -58,9 +58,13 @@ func ParseFdinfo(text []byte) (Client, bool) {
 		case "drm-driver":
 			c.Driver = cmp.Or(value, c.Driver)
 		case "drm-pdev":
-			c.PCIAddress = strings.ToLower(value)
+			if address := strings.ToLower(value); model.IsPCIAddress(address) {
+				c.PCIAddress = address
+			}
 		case "drm-client-id":
-			c.ID, identified = parseUint(value)
+			if id, ok := parseUint(value); ok {
+				c.ID, identified = id, true
+			}
 		default:
 			if name, ok := strings.CutPrefix(key, "drm-resident-"); ok {
 				c.Memory = addRegion(c.Memory, name, value)
@@ -81,9 +85,6 @@ func ParseFdinfo(text []byte) (Client, bool) {
 		if _, known := c.Memory[name]; !known {
 			c.Memory = add(c.Memory, name, size)
 		}
-	}
-	if !model.IsPCIAddress(c.PCIAddress) {
-		c.PCIAddress = ""
 	}
 	return c, c.Driver != "" && identified
 }

@@ -28,6 +28,10 @@ func TestParse(t *testing.T) {
 			},
 			ok: true,
 		},
+		"bad lines after good lines": {
+			text: "drm-driver:\txe\ndrm-pdev:\t0000:03:00.0\ndrm-client-id:\t9\ndrm-driver:\ndrm-pdev:\tx\ndrm-client-id:\t-1\n",
+			want: Client{Driver: "xe", PCIAddress: "0000:03:00.0", ID: 9, Engines: map[string]Engine{}}, ok: true,
+		},
 		"i915": {
 			text: "drm-driver:\ti915\ndrm-client-id:\t7\ndrm-pdev:\t0000:00:02.0\ndrm-total-system0:\t0\ndrm-resident-system0:\t4 MiB\n" +
 				"drm-resident-stolen-system0:\t0\ndrm-engine-render:\t25662044495 ns\ndrm-engine-copy:\t0 ns\n" +
