@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	lateNode     = 4               // of sickEach nodes, the node whose ranks are behind: their jobs stand
+	lateNode     = 4               // of sickEach nodes, the node whose ranks are behind: a job of its first nodes begins early and lasts (life)
 	trained      = 2 * time.Minute // from the begin of a job, until it stands
 	behind       = 3               // launches
 	launchPeriod = 500 * time.Millisecond

@@ -109,7 +109,7 @@ func TestJobState(t *testing.T) {
 	b.visit(site + "/job/ml/" + b.job("JobSet/llama-2"))
 	b.until("the state, members and strips", `document.querySelector("[aria-labelledby=h-state] b").textContent.startsWith(document.querySelector("#events .name").textContent + " fires for gpu") &&
 		document.querySelector("#events").textContent.includes("GPUUncorrectedECC") && document.querySelectorAll("#members svg.strip").length === 16 &&
-		document.querySelector("#members svg.strip:last-child path")`)
+		document.querySelector("#members svg.strip:last-child path") && document.querySelector("[aria-labelledby=h-state] .note").textContent.includes("not known: joules, ")`)
 	state := eval[string](b, `document.querySelector("[aria-labelledby=h-state] b").textContent`)
 	if got := eval[string](b, `document.querySelector("#members tbody td a").textContent`); !strings.Contains(state, " "+got) {
 		t.Errorf("the first member is on %s: %s", got, state)
@@ -133,6 +133,15 @@ func TestJobState(t *testing.T) {
 			t.Errorf("without a script %s lacks %q: %s", selector, want, text)
 		}
 	}
+}
+
+// TestJobUnknown goes to a job without collectives: what it launches is not known.
+func TestJobUnknown(t *testing.T) {
+	site := fleetSite(t)
+	b := open(t, site, 1280, 900)
+	b.ready(site)
+	b.visit(site + "/job/ml/" + b.job("Job/idle-1"))
+	b.until("launches are not known", `document.querySelector("[aria-labelledby=h-state]").textContent.includes("launches of collectives of 8 members")`)
 }
 
 // TestJobCulprit goes to the job whose ranks wait for a rank on gpu0004: its member is named, and listed first.
