@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -62,6 +63,37 @@ func TestLongAnswers(t *testing.T) {
 			if says := strings.Contains(n.Problem, errTooLarge.Error()); says != (more > 0 && path != "/api/v1/collectives" && path != "/api/v1/faults") {
 				t.Errorf("%s has %d bytes more than the limit: %q", path, more, n.Problem)
 			}
+		}
+	}
+}
+
+// TestEmptyParts: an answer takes little more memory than its text, whatever it consists of.
+func TestEmptyParts(t *testing.T) {
+	of := map[owner]bool{{"w", ""}: true}
+	for path, c := range map[string]struct {
+		read        func(*answer, *fleet.Body) error
+		begin, part string
+		end         string
+		limit       int
+	}{
+		"verdicts":      {func(a *answer, b *fleet.Body) error { return a.readVerdicts(b, of) }, `{"data":{"verdicts":[`, "{}", `]}}`, maxVerdicts},
+		"verdicts of w": {func(a *answer, b *fleet.Body) error { return a.readVerdicts(b, of) }, `{"data":{"verdicts":[`, `{"subject":{"workload":"w"}}`, `]}}`, maxVerdicts},
+		"faults":        {func(a *answer, b *fleet.Body) error { return a.readFaults(b, of) }, `{"data":[`, "null", `]}`, maxFaults},
+		"HCAs":          {(*answer).readHCAs, `{"data":[`, "{}", `]}`, maxHCAs},
+		"communicators": {func(a *answer, b *fleet.Body) error { return a.readLaunches(b, of) }, `{"data":{"communicators":[`, "{}", `]}}`, maxLaunches},
+		"ranks":         {func(a *answer, b *fleet.Body) error { return a.readLaunches(b, of) }, `{"data":{"communicators":[{"ranks":[`, "{}", `]}]}}`, maxLaunches},
+		"times": {
+			func(a *answer, b *fleet.Body) error { return a.readLaunches(b, of) }, `{"data":{"communicators":[{"ranks":[{"times":[`, "null", `]}]}]}}`,
+			maxLaunches,
+		},
+	} {
+		text := c.begin + strings.Repeat(c.part+",", (c.limit-100)/(len(c.part)+1)) + c.part + c.end
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := c.read(&answer{addresses: map[remote]bool{}}, &fleet.Body{From: strings.NewReader(text), Left: c.limit, Part: c.limit})
+		runtime.ReadMemStats(&after)
+		if most := uint64(16<<20 + 6*c.limit); after.HeapAlloc > before.HeapAlloc+most {
+			t.Errorf("%s: %d bytes in memory after %d of text: %v", path, after.HeapAlloc-before.HeapAlloc, len(text), err)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/fleet"
+	"github.com/accelscope/accelscope/pkg/identity"
 )
 
 // Limits of what a sensor says about members.
@@ -36,71 +37,91 @@ type rank struct {
 
 // readVerdicts reads the verdicts on owners.
 func (a *answer) readVerdicts(body *fleet.Body, of map[owner]bool) error {
-	var answer struct{ Data *api.VerdictList }
-	if err := json.NewDecoder(body).Decode(&answer); err != nil {
+	var answer struct {
+		Data struct {
+			Verdicts list[api.Verdict]
+			Omitted  int
+		}
+	}
+	more := 0
+	answer.Data.Verdicts.do = func(v *api.Verdict) error {
+		switch {
+		case v.Subject.Workload == "" || !of[owner{v.Subject.Workload, v.Subject.ContainerID}]:
+		case len(a.verdicts) == maxKnown:
+			more++
+		default:
+			a.verdicts = append(a.verdicts, a.verdict(v))
+		}
+		return nil
+	}
+	if err := json.NewDecoder(body).Decode(&answer); err != nil || !answer.Data.Verdicts.known {
+		a.verdicts = nil
 		return notSensor(err)
 	}
-	if answer.Data == nil {
-		return errNotSensor
-	}
-	a.omitted = max(0, min(answer.Data.Omitted, maxOmitted))
-	for i := range answer.Data.Verdicts {
-		v := &answer.Data.Verdicts[i]
-		if v.Subject.Workload == "" || !of[owner{v.Subject.Workload, v.Subject.ContainerID}] {
-			continue
-		}
-		if len(a.verdicts) == maxKnown {
-			a.omitted++
-			continue
-		}
-		known := fleet.Verdict{
-			Node: a.Name, Name: shortened(v.Name, maxText), Severity: fleet.Severity(v.Severity).Known(),
-			Subject: shortened(v.Subject.Name, maxText), Workload: v.Subject.Workload, Since: v.Since, Evidence: []string{},
-		}
-		for _, e := range v.Evidence[:min(len(v.Evidence), maxEvidence)] {
-			known.Evidence = append(known.Evidence, shortened(e, maxText))
-		}
-		a.verdicts = append(a.verdicts, known)
-	}
+	a.omitted = max(0, min(answer.Data.Omitted, maxOmitted)) + more
 	return nil
+}
+
+func (a *answer) verdict(v *api.Verdict) fleet.Verdict {
+	known := fleet.Verdict{
+		Node: a.Name, Name: shortened(v.Name, maxText), Severity: fleet.Severity(v.Severity).Known(),
+		Subject: shortened(v.Subject.Name, maxText), Workload: v.Subject.Workload, Since: v.Since, Evidence: []string{},
+	}
+	for _, e := range v.Evidence[:min(len(v.Evidence), maxEvidence)] {
+		known.Evidence = append(known.Evidence, shortened(e, maxText))
+	}
+	return known
 }
 
 // readFaults reads the last faults of the members' workloads, whose containers may have been restarted since, and of nobody. The end of a
 // fault is not a fault. The text of a process whose owner is unknown may be another tenant's.
 func (a *answer) readFaults(body *fleet.Body, of map[owner]bool) error {
-	var answer struct {
-		Data    []api.Fault
-		Message string
-	}
-	if err := json.NewDecoder(body).Decode(&answer); err != nil {
-		return notSensor(err)
-	}
 	mine := map[string]bool{"": true}
 	for o := range of {
 		mine[o.workload] = true
 	}
-	slices.SortStableFunc(answer.Data, func(a, b api.Fault) int { return b.Last.Compare(a.Last) })
-	for i := range answer.Data {
-		f := &answer.Data[i]
-		switch {
-		case f.Recovered || !mine[f.Workload] || time.Since(f.Last) > fleet.PastRange:
-			continue
-		case len(a.faults) == maxKnown:
-			a.moreFaults++
-			continue
-		case f.Workload == "" && (f.PID != 0 || f.Process != ""):
-			f.Text = "a process whose owner is not known"
-		}
-		a.faults = append(a.faults, fleet.Fault{
-			Node: a.Name, Device: shortened(deviceOf(f), maxText), Driver: shortened(string(f.Driver), maxText),
-			Code: shortened(f.Code, maxText), Workload: f.Workload, Time: f.Time, Last: f.Last,
-			Repeated: f.Repeated, Text: shortened(f.Text, maxText),
-		})
+	var answer struct {
+		Data    list[api.Fault]
+		Message string
 	}
-	if answer.Data == nil || strings.HasPrefix(answer.Message, "partial") {
+	answer.Data.do = func(f *api.Fault) error {
+		if f.Recovered || !mine[f.Workload] || time.Since(f.Last) > fleet.PastRange {
+			return nil
+		}
+		if a.faults = append(a.faults, a.fault(f)); len(a.faults) > 2*maxKnown {
+			a.lastFaults()
+		}
+		return nil
+	}
+	err := json.NewDecoder(body).Decode(&answer)
+	if a.lastFaults(); err != nil {
+		a.faults, a.moreFaults = nil, 0
+		return notSensor(err)
+	}
+	if !answer.Data.known || strings.HasPrefix(answer.Message, "partial") {
 		return errors.New(cmp.Or(answer.Message, errNotSensor.Error()))
 	}
 	return nil
+}
+
+// lastFaults sorts the faults, the newest first, and keeps maxKnown.
+func (a *answer) lastFaults() {
+	slices.SortStableFunc(a.faults, func(a, b fleet.Fault) int { return b.Last.Compare(a.Last) })
+	if n := len(a.faults) - maxKnown; n > 0 {
+		a.faults, a.moreFaults = a.faults[:maxKnown], a.moreFaults+n
+	}
+}
+
+func (a *answer) fault(f *api.Fault) fleet.Fault {
+	text := f.Text
+	if f.Workload == "" && (f.PID != 0 || f.Process != "") {
+		text = "a process whose owner is not known"
+	}
+	return fleet.Fault{
+		Node: a.Name, Device: shortened(deviceOf(f), maxText), Driver: shortened(string(f.Driver), maxText),
+		Code: shortened(f.Code, maxText), Workload: strings.Clone(f.Workload), Time: f.Time, Last: f.Last,
+		Repeated: f.Repeated, Text: shortened(text, maxText),
+	}
 }
 
 // deviceOf names the device of a fault.
@@ -116,35 +137,55 @@ func shortened(text string, limit int) string {
 	return strings.Clone(strings.ToValidUTF8(text[:min(len(text), limit)], ""))
 }
 
+// launchingRank is a rank in /api/v1/collectives.
+type launchingRank struct {
+	identity.Owner
+	Rank  string
+	Times list[struct {
+		Number uint64
+		Time   time.Time
+	}]
+}
+
 // readLaunches reads the launches of owners' ranks. Some programs that set the clock report no error.
 func (a *answer) readLaunches(body *fleet.Body, of map[owner]bool) error {
-	var answer struct{ Data *api.Collectives }
-	if err := json.NewDecoder(body).Decode(&answer); err != nil {
-		return notSensor(err)
+	type communicator struct {
+		Communicator, Library string
+		NRanks                uint32
+		Ranks                 list[launchingRank]
 	}
-	if answer.Data == nil {
-		return errNotSensor
+	var answer struct {
+		Data struct {
+			Clock struct {
+				State               string
+				MaximumErrorSeconds float64 `json:"maximum_error_seconds"`
+			}
+			Communicators list[communicator]
+		}
 	}
-	c := &answer.Data.Clock
-	if e := c.MaximumErrorSeconds; c.State == api.ClockSynchronized && e > 0 && e < time.Hour.Seconds() {
-		a.clock = time.Duration(e * float64(time.Second))
-	}
-	for i := range answer.Data.Communicators {
-		c := &answer.Data.Communicators[i]
-		for k := range c.Ranks {
-			r := &c.Ranks[k]
+	answer.Data.Communicators.do = func(c *communicator) error {
+		for k := range c.Ranks.items {
+			r := &c.Ranks.items[k]
 			if r.Workload == "" || !of[owner{r.Workload, r.ContainerID}] || len(a.ranks) == maxRanks {
 				continue
 			}
 			known := rank{
 				communicator: shortened(c.Communicator, maxText), library: shortened(c.Library, maxText), name: shortened(r.Rank, maxText),
-				workload: r.Workload, nranks: int(c.NRanks), times: map[uint64]time.Time{},
+				workload: strings.Clone(r.Workload), nranks: int(c.NRanks), times: map[uint64]time.Time{},
 			}
-			for _, l := range r.Times[:min(len(r.Times), maxTimes)] {
+			for _, l := range r.Times.items[:min(len(r.Times.items), maxTimes)] {
 				known.times[l.Number] = l.Time
 			}
 			a.ranks = append(a.ranks, known)
 		}
+		return nil
+	}
+	if err := json.NewDecoder(body).Decode(&answer); err != nil || !answer.Data.Communicators.known {
+		a.ranks = nil
+		return notSensor(err)
+	}
+	if c := &answer.Data.Clock; c.State == api.ClockSynchronized && c.MaximumErrorSeconds > 0 && c.MaximumErrorSeconds < time.Hour.Seconds() {
+		a.clock = time.Duration(c.MaximumErrorSeconds * float64(time.Second))
 	}
 	return nil
 }

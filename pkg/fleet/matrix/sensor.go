@@ -196,18 +196,19 @@ func (r *Reader) get(ctx context.Context, base, path string, query url.Values, l
 // readHCAs reads the ports' addresses from the answer to /rdma. A partial answer is used, and its reason returned.
 func (a *answer) readHCAs(body *fleet.Body) error {
 	var answer struct {
-		Data    []api.HCA
+		Data    list[api.HCA]
 		Message string
 	}
-	if err := json.NewDecoder(body).Decode(&answer); err != nil {
-		return notSensor(err)
-	}
-	for i := range answer.Data {
-		a.addHCA(&answer.Data[i])
-		if len(a.addresses) > maxAddresses {
-			clear(a.addresses)
+	answer.Data.do = func(h *api.HCA) error {
+		if a.addHCA(h); len(a.addresses) > maxAddresses {
 			return fmt.Errorf("more than %d addresses", maxAddresses)
 		}
+		return nil
+	}
+	if err := json.NewDecoder(body).Decode(&answer); err != nil {
+		clear(a.addresses)
+		clear(a.subnets)
+		return notSensor(err)
 	}
 	a.Addresses = len(a.addresses) > 0
 	switch {
