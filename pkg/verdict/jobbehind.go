@@ -39,6 +39,20 @@ func (r *jobRules) judgeBehind(t *team) {
 		text := fmt.Sprintf("%s has not launched %s for %s; %s", r.nameOf(t, c), t.next(c), format.Span(r.At.Sub(lastStep(c))),
 			waiters(len(t.waiting)))
 		r.name(jobMemberBehind, t, c, text, lastStep(c))
+		if c.Process.Ended {
+			t.job.ranks[c.Rank].gone = &departed{
+				c.Process.PID, r.subjectOf(t, c), r.nameOf(t, c), t.next(c), t.most, lastStep(c), c.Ended,
+			}
+		}
+	}
+	for _, d := range t.departed() {
+		if r.named[d.pid] {
+			continue
+		}
+		r.named[d.pid] = true
+		text := fmt.Sprintf("%s has not launched %s for %s; %s; its process ended %s ago, and its container is gone", d.name, d.lacks,
+			format.Span(r.At.Sub(d.last)), waiters(len(t.waiting)), format.Span(r.At.Sub(d.ended)))
+		r.find(jobMemberBehind, d.subject, d.last, text, "communicator "+t.key)
 	}
 }
 
@@ -46,7 +60,7 @@ func (r *jobRules) judgeBehind(t *team) {
 // data, writes a checkpoint, compiles or has nothing to do. It is not while all GPUs only wait, or a rank has a fault.
 func (r *jobRules) judgeStalled(t *team) {
 	stood := r.At.Sub(t.last)
-	if len(t.waiting) != len(t.ranks) || t.longest() == 0 || t.last.Sub(t.seen) < newJob || stood <= stallFactor*t.longest() {
+	if len(t.waiting) != len(t.ranks) || len(t.departed()) > 0 || t.longest() == 0 || t.last.Sub(t.seen) < newJob || stood <= stallFactor*t.longest() {
 		return
 	}
 	if slices.ContainsFunc(t.ranks, func(c *rankShare) bool { return r.waits[c.Process.PID] || r.named[c.Process.PID] }) {
@@ -103,18 +117,23 @@ func (r *jobRules) name(c *Condition, t *team, of *rankShare, text string, since
 		return
 	}
 	r.named[of.Process.PID] = true
-	s, _ := r.owned(of.Owner)
-	s.Detail = "rank " + of.Rank
-	if g := r.gpus[t.job.ranks[of.Rank].gpu]; g != nil {
-		s.GPU, s.UUID = g.ID, g.UUID
-	}
 	faults := r.faultsOf(t, of)
 	evidence := []string{strings.Join(append([]string{text}, faults[:min(len(faults), 1)]...), "; ")}
 	if len(faults) > 1 {
 		evidence = append(evidence, faults[1:]...)
 	}
 	evidence = append(evidence, r.doing(t, of)...)
-	r.find(c, s, since, append(evidence, "communicator "+t.key)...)
+	r.find(c, r.subjectOf(t, of), since, append(evidence, "communicator "+t.key)...)
+}
+
+// subjectOf returns the workload, rank and GPU of a rank.
+func (r *jobRules) subjectOf(t *team, c *rankShare) Subject {
+	s, _ := r.owned(c.Owner)
+	s.Detail = "rank " + c.Rank
+	if g := r.gpus[t.job.ranks[c.Rank].gpu]; g != nil {
+		s.GPU, s.UUID = g.ID, g.UUID
+	}
+	return s
 }
 
 // doing describes what the process of a rank does.

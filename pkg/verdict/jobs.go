@@ -46,6 +46,16 @@ type rankState struct {
 	kills float64       // OOM kills of its container
 	oom   time.Time     // when kills last grew
 	late  lateness
+	gone  *departed
+}
+
+// departed is a rank that was named and whose process has ended. The others may wait for it when its container is gone, too.
+type departed struct {
+	pid         int
+	subject     Subject
+	name, lacks string    // what the rank is called, and the launch for which the others wait
+	most        uint64    // its number
+	last, ended time.Time // when the rank last launched, and when its process ended
 }
 
 // team is a communicator in one refresh: its ranks on this node.
@@ -139,7 +149,7 @@ func (r *jobRules) judges(t *team) bool {
 		}
 		t.most = max(t.most, c.Launched)
 	}
-	return len(t.ranks) > 1 && t.most > 0 && r.At.Sub(t.seen) >= newJob
+	return len(t.job.ranks) > 1 && t.most > 0 && r.At.Sub(t.seen) >= newJob
 }
 
 // gpusOfProcesses returns the GPU of each process: the GPU on which it has the most memory.
@@ -164,6 +174,7 @@ func (r *jobRules) noteRanks(t *team, uses map[int]*model.GPUProcess) {
 			s = &rankState{kills: -1, stood: r.At, cpu: c.Process.CPU}
 			t.job.ranks[c.Rank] = s
 		}
+		s.gone = nil
 		if !s.last.Equal(c.LastLaunch) {
 			if !s.last.IsZero() {
 				t.gaps[t.part%gapParts] = max(t.gaps[t.part%gapParts], longestGap(c, s.last))
@@ -186,8 +197,8 @@ func (r *jobRules) noteRanks(t *team, uses map[int]*model.GPUProcess) {
 		t.spins = r.At
 	}
 	if len(t.job.ranks) > len(t.ranks) {
-		maps.DeleteFunc(t.job.ranks, func(rank string, _ *rankState) bool {
-			return !slices.ContainsFunc(t.ranks, func(c *rankShare) bool { return c.Rank == rank })
+		maps.DeleteFunc(t.job.ranks, func(rank string, s *rankState) bool {
+			return s.gone == nil && !slices.ContainsFunc(t.ranks, func(c *rankShare) bool { return c.Rank == rank })
 		})
 	}
 }
@@ -256,12 +267,26 @@ func (r *jobRules) findWaiting(t *team) {
 			t.waiting = append(t.waiting, c)
 		}
 	}
-	if len(t.waiting) == len(t.ranks) {
+	if len(t.waiting) == len(t.ranks) && len(t.departed()) == 0 {
 		return
 	}
 	for _, c := range t.waiting {
 		r.waits[c.Process.PID] = true
 	}
+}
+
+// departed returns the ranks that are gone and for which all others wait.
+func (t *team) departed() (all []*departed) {
+	if len(t.waiting) < len(t.ranks) {
+		return nil
+	}
+	for _, rank := range slices.Sorted(maps.Keys(t.job.ranks)) {
+		listed := slices.ContainsFunc(t.ranks, func(c *rankShare) bool { return c.Rank == rank })
+		if d := t.job.ranks[rank].gone; d != nil && d.most == t.most && !listed {
+			all = append(all, d)
+		}
+	}
+	return all
 }
 
 // lastStep returns when a rank last launched; if it has launched nothing, when it joined the communicator.

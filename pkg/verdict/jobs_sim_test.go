@@ -28,6 +28,7 @@ type simJob struct {
 	processes []*simProcess
 	kills     float64
 	found     []string // each verdict about a job once, as "NAME SUBJECT: EVIDENCE"
+	now       []string // the verdicts about jobs at the last refresh
 	after     time.Duration
 	broke     time.Time // when the job broke
 }
@@ -51,6 +52,7 @@ type simMember struct {
 	last       time.Time
 	late       float64
 	ended      time.Time
+	gone       bool // with its container
 	uncounted  bool // its numbers do not compare
 }
 
@@ -127,14 +129,19 @@ func (s *simJob) refresh() {
 	s.shares.Communicators = []attribution.CommunicatorShare{}
 	for _, c := range s.all {
 		for i, m := range c.members {
+			if m.gone {
+				continue
+			}
 			s.shares.Communicators = append(s.shares.Communicators, attribution.CommunicatorShare{Owner: 1, Communicator: s.fact(c, i, m)})
 		}
 	}
+	s.now = nil
 	for _, v := range s.node.judge(s.judge, s.at).Verdicts {
 		if !strings.HasPrefix(v.Name, "Job") {
 			continue
 		}
 		what := v.Name + " " + v.Subject.String()
+		s.now = append(s.now, what+": "+strings.Join(v.Evidence.Texts(), " | "))
 		if !slices.ContainsFunc(s.found, func(f string) bool { return strings.HasPrefix(f, what+":") }) {
 			s.found = append(s.found, what+": "+strings.Join(v.Evidence.Texts(), " | "))
 			s.after = s.at.Sub(s.broke)

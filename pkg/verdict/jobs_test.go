@@ -162,6 +162,43 @@ func TestCulprits(t *testing.T) {
 	}
 }
 
+// TestDeparted: the others wait for a rank whose container is removed after its process. It stays named until they launch again.
+func TestDeparted(t *testing.T) {
+	for _, ranks := range []int{8, 2} {
+		s := newSimJob(t)
+		s.train(3 * time.Minute)
+		c, rank := s.world, 5
+		if ranks == 2 {
+			c, rank = s.communicator("pair", 2, 4, 5), 1
+			s.launch(c, "all_reduce")
+			s.train(2 * time.Minute)
+		}
+		s.set(5, "")
+		s.waitIn(c, rank, "all_reduce")
+		s.pass(5 * time.Minute)
+		for _, of := range s.all {
+			for _, m := range of.members {
+				m.gone = m.process == 5
+			}
+		}
+		s.pass(25 * time.Minute)
+		waits, key, number, stood := "7 ranks wait", "w", "901", "30m"
+		if ranks == 2 {
+			waits, key, number, stood = "1 rank waits", "pair", "2", "32m"
+		}
+		want := fmt.Sprintf("JobMemberBehind ml/a/x on GPU 5 (rank %d): rank %[1]d (ml/a/x, GPU 5) has not launched all_reduce number %s for %s; "+
+			"%s; its process ended 30m ago, and its container is gone | communicator %s", rank, number, stood, waits, key)
+		if d := cmp.Diff([]string{want}, s.now); d != "" {
+			t.Errorf("%d ranks: %s", ranks, d)
+		}
+		s.launch(c, "all_reduce")
+		s.pass(time.Minute)
+		if len(s.now) > 0 {
+			t.Errorf("%d ranks launch again: %q", ranks, s.now)
+		}
+	}
+}
+
 // innocent are jobs that stand, or whose ranks differ, for ten minutes without a fault.
 var innocent = map[string]func(*simJob){
 	"data loading": func(s *simJob) { s.spin(false, everyone...); s.pass(15 * time.Minute); s.train(time.Minute) },
