@@ -15,27 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/accelscope/accelscope/tests/machines/vm"
-	"github.com/accelscope/accelscope/tests/tools/child"
+	"github.com/accelscope/accelscope/tests/machines/stores"
 	"github.com/accelscope/accelscope/tests/tools/dashboards"
 )
-
-// build builds a program of the module in a directory, once for each version. Thanos takes ten minutes.
-func build(t *testing.T, module, path string) string {
-	t.Helper()
-	program, err := vm.Built(filepath.Base(path), os.DirFS(module), []string{"go.mod", "go.sum"}, func(to string) error {
-		cmd := child.Command(t.Context(), "go", "build", "-trimpath", "-tags=slicelabels", "-o", to, path) // as Thanos has to be built
-		cmd.Dir = module
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return program
-}
 
 // services make a store.
 type services struct {
@@ -73,7 +55,10 @@ type thanos struct {
 
 // TestThanos: all is as with one Prometheus.
 func TestThanos(t *testing.T) {
-	program := build(t, "thanos", "github.com/thanos-io/thanos/cmd/thanos")
+	program, err := stores.Thanos(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	testFleet(t, options{lag: 0.1, open: func(ctx context.Context, f *fleet) (store, error) {
 		s := &thanos{services: services{fleet: f, t: t}, program: program, ruler: free(t), pages: free(t)}
 		query := []string{"query", "--grpc-address=" + free(t), "--query.replica-label=shard", "--endpoint=" + s.ruler}
@@ -124,8 +109,11 @@ type victoria struct {
 
 // TestVictoria: all is as with Prometheus.
 func TestVictoria(t *testing.T) {
-	const apps = "github.com/VictoriaMetrics/VictoriaMetrics/app/"
-	program, vmalert := build(t, "victoria", apps+"victoria-metrics"), build(t, "victoria", apps+"vmalert")
+	program, err := stores.Victoria(t.Context(), "victoria-metrics")
+	vmalert, other := stores.Victoria(t.Context(), "vmalert")
+	if err := errors.Join(err, other); err != nil {
+		t.Fatal(err)
+	}
 	// docs/sizing.md names these lines.
 	unknown := regexp.MustCompile(`(?m)^.*histogram_count.*\n`)
 	// rate() is up to a scrape interval late, a tenth of five minutes: VictoriaMetrics does not extrapolate.

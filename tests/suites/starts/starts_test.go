@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package starts shows with a real Prometheus that no increment of a workload is lost: increase() of many short
-// workloads adds up to their work if Prometheus reads start timestamps, and to less otherwise.
+// workloads adds up to their work if Prometheus reads start timestamps, and to less otherwise. Thanos and
+// VictoriaMetrics read the same node.
 package starts
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -30,6 +32,7 @@ import (
 	"github.com/accelscope/accelscope/pkg/identity/identitytest"
 	"github.com/accelscope/accelscope/pkg/metrics"
 	"github.com/accelscope/accelscope/pkg/model"
+	"github.com/accelscope/accelscope/tests/machines/stores"
 	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
@@ -40,8 +43,8 @@ const (
 	scrapes   = 2 * time.Second
 )
 
-// node is a fake node whose workloads begin one after the other. A workload calls its verbs and uses its CPU time in
-// its first half second. After its end the probe keeps its counters, as in the grace period; its cgroup is gone.
+// node is a fake node whose workloads begin one after the other. A workload calls its verbs but the last and uses its CPU
+// time in its first half second. After its end the probe keeps its counters, as in the grace period; its cgroup is gone.
 type node struct {
 	begin  time.Time
 	mu     sync.Mutex
@@ -49,8 +52,20 @@ type node struct {
 	absent map[int]time.Time
 }
 
-// did returns the number of verbs that workload i has called.
-func did(i int) uint64 { return uint64(1 + i%7) }
+// did returns the number of verbs that workload i calls: a few, or hundreds.
+func did(i int) uint64 { return uint64(2+i%7) * []uint64{1, 100}[i%2] }
+
+// calls returns the number of verbs that workload i has called at an age.
+func calls(i int, age time.Duration) uint64 {
+	switch {
+	case age < life/10:
+		return 1
+	case age < life*3/5:
+		return did(i) - 1
+	default:
+		return did(i)
+	}
+}
 
 func (*node) Name() string { return "probe" }
 func (*node) Close() error { return nil }
@@ -66,10 +81,7 @@ func (n *node) Read(context.Context) (model.Snapshot, error) {
 		if age < 0 {
 			break
 		}
-		h := model.Histogram{Count: did(i), Sum: did(i) * 1e6}
-		if age < life/10 {
-			h.Count, h.Sum = 1, 1e6
-		}
+		h := model.Histogram{Count: calls(i, age), Sum: calls(i, age) * 1e6}
 		h.Buckets[5] = h.Count
 		id := model.CgroupID(i + 1)
 		s.Verbs = append(s.Verbs, model.Series[model.VerbKey, model.Histogram]{
@@ -128,36 +140,68 @@ func (n *node) serve(t *testing.T) string {
 	return strings.TrimPrefix(s.URL, "http://")
 }
 
-// prometheus is a running Prometheus.
-type prometheus struct{ url string }
+// server is a running program with Prometheus's API.
+type server struct{ url string }
 
 // text is the configuration of a scrape of the text format, with start times.
 const text = "metrics_path: /created, scrape_protocols: [OpenMetricsText1.0.0]"
 
-func start(t *testing.T, binary, target, scrape string, features ...string) prometheus {
+// configure writes the configuration of scrapes of the target, which Prometheus and VictoriaMetrics read.
+func configure(t *testing.T, target, scrape string) (file string) {
 	t.Helper()
-	dir := t.TempDir()
-	config := filepath.Join(dir, "prometheus.yml")
-	content := fmt.Sprintf("global: {scrape_interval: %[1]s, scrape_timeout: %[1]s}\n"+
+	file = filepath.Join(t.TempDir(), "prometheus.yml")
+	content := fmt.Sprintf("global: {scrape_interval: %[1]s, scrape_timeout: %[1]s, external_labels: {cluster: c}}\n"+
 		"scrape_configs: [{job_name: accelscope, static_configs: [{targets: [%[2]q]}], %[3]s}]\n", scrapes, target, scrape)
-	if err := os.WriteFile(config, []byte(content), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	if err := free.Close(); err != nil {
-		t.Fatal(err)
-	}
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	return file
+}
+
+// prometheus starts a Prometheus that scrapes the target, and returns the directory of its data, too.
+func prometheus(t *testing.T, binary, target, scrape string, features ...string) (s server, data string) {
+	t.Helper()
+	address, data := free(t), t.TempDir()
 	features = append(features, "promql-extended-range-selectors")
-	cmd := child.Command(context.Background(), binary, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
-		"--web.listen-address="+address, "--enable-feature="+strings.Join(features, ","))
+	return run(t, address, binary, "--config.file="+configure(t, target, scrape), "--storage.tsdb.path="+data, "--web.listen-address="+address,
+		"--enable-feature="+strings.Join(features, ",")), data
+}
+
+// thanos starts a querier of Thanos over a Prometheus.
+func thanos(t *testing.T, binary string, of server, data string) server {
+	t.Helper()
+	grpc, address := free(t), free(t)
+	run(t, "", binary, "sidecar", "--prometheus.url="+of.url, "--tsdb.path="+data, "--grpc-address="+grpc, "--http-address="+free(t))
+	return run(t, address, binary, "query", "--grpc-address="+free(t), "--http-address="+address, "--endpoint="+grpc)
+}
+
+// victoria starts a VictoriaMetrics that scrapes the target.
+func victoria(t *testing.T, binary, target, scrape string) server {
+	t.Helper()
+	address := free(t)
+	return run(t, address, binary, "-httpListenAddr="+address, "-storageDataPath="+t.TempDir(), "-promscrape.config="+configure(t, target, scrape),
+		"-search.latencyOffset=0s", "-search.disableCache")
+}
+
+// free returns a free address.
+func free(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// run runs a program until the end of the test.
+func run(t *testing.T, address, binary string, args ...string) server {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := child.Command(context.Background(), binary, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -166,15 +210,15 @@ func start(t *testing.T, binary, target, scrape string, features ...string) prom
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // killed
 		if lines, err := os.ReadFile(log.Name()); t.Failed() && err == nil {
-			t.Logf("%v: %s", features, lines)
+			t.Logf("%v: %s", args, lines[max(0, len(lines)-4000):])
 		}
 		_ = log.Close()
 	})
-	return prometheus{"http://" + address}
+	return server{"http://" + address}
 }
 
-// query returns the single value of an expression, or 0.
-func (p prometheus) query(t *testing.T, expr string, at float64) float64 {
+// query returns the single value of an expression, or 0; an error if the server answers with an error.
+func (p server) query(t *testing.T, expr string, at float64) (float64, error) {
 	t.Helper()
 	values := url.Values{"query": {expr}}
 	if at > 0 {
@@ -197,56 +241,98 @@ func (p prometheus) query(t *testing.T, expr string, at float64) float64 {
 		Error string
 		Data  struct{ Result []struct{ Value [2]any } }
 	}
-	if err := json.Unmarshal(body, &data); err != nil || data.Error != "" {
-		t.Fatalf("%s: %v %s", expr, err, body)
+	if err := json.Unmarshal(body, &data); err != nil {
+		t.Fatalf("%s: %v: %s", expr, err, body)
 	}
-	if len(data.Data.Result) == 0 {
-		return 0
+	switch {
+	case data.Error != "":
+		return 0, errors.New(data.Error)
+	case len(data.Data.Result) == 0:
+		return 0, nil
 	}
 	v, err := strconv.ParseFloat(fmt.Sprint(data.Data.Result[0].Value[1]), 64)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return v
+	return v, nil
 }
+
+// What increase() sees of the work.
+const (
+	all  = true
+	less = false
+)
+
+// The expressions, whose results at the last scrape extrapolation does not change.
+const (
+	verbs   = `sum(increase(container_rdma_verbs_total[3m]))`
+	count   = `sum(increase(container_rdma_verbs_duration_seconds_count[3m]))`
+	cpu     = `sum(increase(container_cpu_usage_seconds_total[3m] anchored))`
+	pure    = `sum(increase_pure(container_rdma_verbs_total[3m]))`
+	pureCPU = `sum(increase_pure(container_cpu_usage_seconds_total[3m]))`
+)
 
 func TestIncrease(t *testing.T) {
 	binary := os.Getenv("ACCELSCOPE_PROMETHEUS")
 	if binary == "" {
-		t.Skip("needs a Prometheus with start timestamps and two minutes: make test-starts")
+		t.Skip("needs a Prometheus with start timestamps, Thanos, VictoriaMetrics and two minutes: make test-starts")
 	}
-	n := &node{begin: time.Now().Add(10 * time.Second), absent: map[int]time.Time{}}
+	ofThanos, err := stores.Thanos(t.Context())
+	ofVictoria, other := stores.Victoria(t.Context(), "victoria-metrics")
+	if err := errors.Join(err, other); err != nil {
+		t.Fatal(err)
+	}
+	n := &node{begin: time.Now().Add(20 * time.Second), absent: map[int]time.Time{}}
 	target := n.serve(t)
-	servers := map[string]prometheus{
-		"none":                                   start(t, binary, target, ""),
-		"created-timestamp-zero-ingestion":       start(t, binary, target, "", "created-timestamp-zero-ingestion"),
-		"created-timestamp-zero-ingestion, text": start(t, binary, target, text, "created-timestamp-zero-ingestion"),
-		"use-start-timestamps":                   start(t, binary, target, "", "st-storage", "use-start-timestamps"),
+	type reader struct {
+		server
+		sees map[string]bool // nil: it cannot read what is stored
 	}
-	var verbs, seconds float64
+	exact, lost := map[string]bool{verbs: all, count: all, cpu: all}, map[string]bool{verbs: less, count: less, cpu: less}
+	servers := map[string]reader{}
+	for features, sees := range map[string]map[string]bool{
+		"": lost, "created-timestamp-zero-ingestion": exact, "st-storage,use-start-timestamps": exact,
+	} {
+		p, data := prometheus(t, binary, target, "", features)
+		servers["Prometheus, "+features] = reader{p, sees}
+		ofQuery := map[string]bool{verbs: sees[verbs], count: sees[count]}
+		if strings.HasPrefix(features, "st-storage") {
+			ofQuery = nil // chunks of another encoding
+		}
+		servers["Thanos, "+features] = reader{thanos(t, ofThanos, p, data), ofQuery}
+	}
+	p, _ := prometheus(t, binary, target, text, "created-timestamp-zero-ingestion")
+	servers["Prometheus, created-timestamp-zero-ingestion, text"] = reader{p, exact}
+	servers["VictoriaMetrics"] = reader{victoria(t, ofVictoria, target, ""), map[string]bool{verbs: less, count: less, pure: all, pureCPU: all}}
+
+	truth := map[string]float64{}
 	for i := range workloads {
-		verbs += float64(did(i))
-		seconds += (life / 10).Seconds()
+		truth[verbs] += float64(did(i))
+		truth[cpu] += (life / 10).Seconds()
 	}
+	truth[count], truth[pure], truth[pureCPU] = truth[verbs], truth[verbs], truth[cpu]
 	time.Sleep(time.Until(n.begin.Add(workloads*apart + life + 2*scrapes)))
 
-	for _, features := range slices.Sorted(maps.Keys(servers)) {
-		p := servers[features]
-		// At the last scrape, extrapolation adds nothing.
-		at := p.query(t, `max(timestamp(container_rdma_verbs_total))`, 0)
-		for _, c := range []struct {
-			expr  string
-			truth float64
-		}{
-			{`sum(increase(container_rdma_verbs_total[3m]))`, verbs},
-			{`sum(increase(container_rdma_verbs_duration_seconds_count[3m]))`, verbs},
-			{`sum(increase(container_cpu_usage_seconds_total[3m] anchored))`, seconds},
-		} {
-			got := p.query(t, c.expr, at)
-			t.Logf("%-39s %-67s %8.1f of %.1f", features, c.expr, got, c.truth)
-			lost := math.Abs(got-c.truth) > c.truth/1e6
-			if lost != (features == "none") {
-				t.Errorf("%s: %s is %g, the workloads did %g", features, c.expr, got, c.truth)
+	for _, name := range slices.Sorted(maps.Keys(servers)) {
+		s := servers[name]
+		at, err := s.query(t, `max(timestamp(container_rdma_verbs_total))`, 0)
+		if s.sees == nil && err != nil {
+			t.Logf("%-50s %v", name, err)
+			continue
+		}
+		if s.sees == nil || err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, expr := range slices.Sorted(maps.Keys(s.sees)) {
+			got, err := s.query(t, expr, at)
+			if err != nil {
+				t.Errorf("%s: %s: %v", name, expr, err)
+				continue
+			}
+			t.Logf("%-50s %-67s %8.1f of %.1f", name, expr, got, truth[expr])
+			if exact := math.Abs(got-truth[expr]) <= truth[expr]/1e6; exact != s.sees[expr] {
+				t.Errorf("%s: %s is %g, the workloads did %g", name, expr, got, truth[expr])
 			}
 		}
 	}

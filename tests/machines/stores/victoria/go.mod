@@ -1,4 +1,4 @@
-module github.com/accelscope/accelscope/tests/suites/fleet/victoria
+module github.com/accelscope/accelscope/tests/machines/stores/victoria
 
 go 1.26.6
 

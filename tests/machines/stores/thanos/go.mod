@@ -1,4 +1,4 @@
-module github.com/accelscope/accelscope/tests/suites/fleet/thanos
+module github.com/accelscope/accelscope/tests/machines/stores/thanos
 
 go 1.26.0
 
