@@ -201,7 +201,7 @@ test-deploy: deps ## Manifests for Kubernetes: rendered, decoded strictly, the s
 	@go test -C tests/suites/deploy -count=1 ./... # files outside a module do not count for its cache
 
 .PHONY: test-kubernetes
-test-kubernetes: deps build image ## The real Kubernetes 1.35, on this machine and in a guest: names, devices, claims, manifests, permissions (first builds its programs)
+test-kubernetes: deps build image ## The real Kubernetes 1.37, on this machine and in a guest: names, devices, claims, manifests, permissions (first builds its programs)
 	@go test -tags vm -count=1 -timeout 120m -v ./tests/machines/kubernetes
 
 .PHONY: test-gpu
@@ -278,6 +278,10 @@ test-dashboards: deps ## Dashboards: well-formed, up to date, every metric and l
 test-pages: deps build ## The pages in Chromium: search, keyboard, contrast, hostile names, without JavaScript
 	@ACCELSCOPE_BINARY=$(CURDIR)/bin/accelscope go test -C tests/suites/pages -count=1 -timeout 15m -v ./... # files outside a module do not count for its cache
 
+.PHONY: test-thousand
+test-thousand: deps build ## The page of 1,000 nodes, and of a job with a member on each, in Chromium (10 minutes, 4 GiB)
+	@ACCELSCOPE_THOUSAND=1 ACCELSCOPE_BINARY=$(CURDIR)/bin/accelscope go test -C tests/suites/pages -count=1 -timeout 30m -v -run TestThousandNodes ./...
+
 .PHONY: screens
 screens: ## Take the pictures of the pages, of a simulated node (docs/screens)
 	@ACCELSCOPE_SCREENS=$(CURDIR)/docs/screens go test -C tests/suites/pages -tags screens -count=1 -timeout 10m -run TestScreens ./...
@@ -348,8 +352,8 @@ $(PROMETHEUS):
 	@mv $(CACHE)/bin/prometheus $@
 
 .PHONY: test-starts
-test-starts: $(PROMETHEUS) ## Whether increase() of 1,000 workloads of 5 s adds up to what they did, in a Prometheus that reads start timestamps
-	@ACCELSCOPE_PROMETHEUS=$(PROMETHEUS) go test -count=1 -v ./tests/suites/starts
+test-starts: $(PROMETHEUS) ## Whether increase() of 1,000 workloads of 5 s adds up to what they did, on Prometheus, Thanos and VictoriaMetrics
+	@ACCELSCOPE_PROMETHEUS=$(PROMETHEUS) go test -count=1 -timeout 60m -v ./tests/suites/starts
 
 SOAK ?= 30m
 .PHONY: soak

@@ -16,7 +16,7 @@ const (
 
 // stands reports whether the job of a rank stands from some time on: it has a node whose ranks are behind, and began early.
 func (n *node) stands(birth time.Time) bool {
-	return n.number/jobNodes == (n.number-n.number%sickEach+lateNode)/jobNodes && birth.Before(n.middle)
+	return n.number/n.jobs == (n.number-n.number%sickEach+lateNode)/n.jobs && birth.Before(n.middle)
 }
 
 // launches returns how many collectives a rank has launched, and when it launched the last of them. All ranks of a job launch together.

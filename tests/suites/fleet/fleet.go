@@ -51,8 +51,8 @@ type fleet struct {
 
 // start fills a Prometheus.
 func start(ctx context.Context, o options) (_ *fleet, err error) {
-	if o.minutes < 10 || o.minutes > 60 || o.nodes < 1 {
-		return nil, errors.New("at least one node, and 10 to 60 minutes: Prometheus accepts no older samples")
+	if o.minutes < 10 || o.minutes > 60 || o.nodes < 1 || o.jobs < 1 {
+		return nil, errors.New("at least one node, in total and of a job, and 10 to 60 minutes: Prometheus accepts no older samples")
 	}
 	f := &fleet{options: o, live: make(chan error, 1), end: func() {}}
 	if f.root, err = root(ctx); err != nil {
@@ -139,7 +139,7 @@ func (f *fleet) template(ctx context.Context) error {
 	f.begin = end.Add(-time.Duration(f.minutes) * time.Minute)
 	f.next = f.begin
 	for i := range f.options.nodes {
-		f.nodes = append(f.nodes, newNode(i, f.begin, end, templates))
+		f.nodes = append(f.nodes, newNode(i, f.jobs, f.begin, end, templates))
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ func TestFleet(t *testing.T) { testFleet(t, options{open: openPrometheus, minute
 func testFleet(t *testing.T, o options) {
 	const nodes, minutes = 30, 20
 	binary := buildProgram(t)
-	o.nodes, o.minutes, o.listen, o.every, o.quiet = nodes, minutes, free(t), 5*time.Second, true
+	o.nodes, o.jobs, o.minutes, o.listen, o.every, o.quiet = nodes, usualJobs, minutes, free(t), 5*time.Second, true
 	f, err := start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestFull(t *testing.T) {
 		t.Errorf("%d series, the scrape has %d", len(templates), want)
 	}
 	begin := time.Unix(1_800_000_000, 0)
-	n := newNode(7, begin, begin.Add(time.Hour), templates)
+	n := newNode(7, usualJobs, begin, begin.Add(time.Hour), templates)
 	if _, samples := n.request([]time.Time{begin, begin.Add(interval)}); samples != 2*(want+3) {
 		t.Errorf("%d samples in two scrapes of %d series", samples, want)
 	}

@@ -31,11 +31,14 @@ import (
 	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
-// interval is the scrape interval of the nodes.
-const interval = 30 * time.Second
+const (
+	interval  = 30 * time.Second // the scrape interval of the nodes
+	usualJobs = 8                // nodes of a job
+)
 
 type options struct {
 	nodes, minutes int
+	jobs           int    // nodes of a job
 	all            bool   // all series of the larger node
 	scrape         string // file; empty: record it
 	listen, data   string // of Prometheus
@@ -52,6 +55,7 @@ func main() {
 	o := options{open: openPrometheus}
 	var only bool
 	flag.IntVar(&o.nodes, "nodes", 100, "number of nodes")
+	flag.IntVar(&o.jobs, "job-nodes", usualJobs, "number of nodes of a job")
 	flag.IntVar(&o.minutes, "minutes", 60, "length of the past, at most 60")
 	flag.BoolVar(&o.all, "all", false, "all series of a node with 8 GPUs, 10 HCAs and 16 workloads, not only those that rules and dashboards read")
 	flag.StringVar(&o.scrape, "scrape", "", "`file` with the metrics of a node (default: recorded by a test)")

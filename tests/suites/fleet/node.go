@@ -15,7 +15,6 @@ import (
 )
 
 const (
-	jobNodes  = 8   // nodes of a job
 	sickEach  = 100 // of this number of nodes, one has each sickness
 	firstSick = 21
 )
@@ -39,6 +38,7 @@ const (
 
 type node struct {
 	number int
+	jobs   int // nodes of a job
 	sick   sickness
 	begin  time.Time // of the past
 	middle time.Time
@@ -57,8 +57,8 @@ type row struct {
 	birth      time.Time
 }
 
-func newNode(number int, begin, end time.Time, templates []template) *node {
-	n := &node{number: number, begin: begin, middle: begin.Add((end.Sub(begin) / 2).Truncate(step))}
+func newNode(number, jobs int, begin, end time.Time, templates []template) *node {
+	n := &node{number: number, jobs: jobs, begin: begin, middle: begin.Add((end.Sub(begin) / 2).Truncate(step))}
 	if s := healthy + 1 + sickness(number%sickEach-firstSick); s > healthy && s < late {
 		n.sick = s
 	} else if number%sickEach == lateNode {
@@ -97,10 +97,10 @@ func (n *node) extra(templates []template) (out []template) {
 
 func (n *node) name() string { return fmt.Sprintf("gpu%04d", n.number) }
 
-// life returns the number and the start of a pod's current life. The pods of a job, one on each of eight nodes, live
+// life returns the number and the start of a pod's current life. The pods of a job, one on each node of the job, live
 // and end together. A life takes 20 to 60 minutes and begins at a multiple of five.
 func (n *node) life(pod string, at time.Time) (int, time.Time) {
-	h := hash(n.number/jobNodes, pod)
+	h := hash(n.number/n.jobs, pod)
 	length := 20 + 5*int(h%9)
 	offset := 5 * int(h>>8%uint64(length/5))
 	minutes := int(at.Sub(n.begin)/time.Minute) + offset
@@ -112,14 +112,14 @@ func (n *node) life(pod string, at time.Time) (int, time.Time) {
 func (n *node) labels(t *template, generation int) map[string]string {
 	out := map[string]string{"job": "accelscope", "instance": n.name()}
 	pod := t.labels["pod"]
-	group := n.number / jobNodes
+	group := n.number / n.jobs
 	for name, v := range t.labels {
 		switch name {
 		case "pod":
-			v += suffix(v, group, generation, n.number%jobNodes)
+			v += suffix(v, group, generation, n.number%n.jobs)
 		case "workload":
 			if pod != "" {
-				v = strings.Replace(v, "/"+pod, "/"+pod+suffix(pod, group, generation, n.number%jobNodes), 1)
+				v = strings.Replace(v, "/"+pod, "/"+pod+suffix(pod, group, generation, n.number%n.jobs), 1)
 			}
 		case "container_id", "pod_uid":
 			if v != "" {
@@ -132,7 +132,7 @@ func (n *node) labels(t *template, generation int) map[string]string {
 		case "communicator":
 			v = fmt.Sprintf("%016x", hash(v, pod, group, generation))
 		case "rank": // each workload has one
-			v = fmt.Sprint(n.number % jobNodes)
+			v = fmt.Sprint(n.number % n.jobs)
 		case "node", "nodename":
 			v = n.name()
 		case "uuid", "serial", "node_guid", "sys_image_guid", "port_guid", "gid":

@@ -20,8 +20,8 @@ import (
 	"github.com/accelscope/accelscope/tests/tools/child"
 )
 
-// fleetNodes is the number of nodes: with those that the generator makes sick, gpu0021 to gpu0025.
-const fleetNodes = 26
+// fleetNodes is the number of nodes: with those that the generator makes sick, gpu0021 to gpu0025. fleetJobs are the nodes of a job.
+const fleetNodes, fleetJobs = 26, 8
 
 // foreign is the name of a pod that tries to load a picture.
 var foreign = fakenode.Hostile()[1].Pod
@@ -92,7 +92,7 @@ func fleetSite(t testing.TB) string {
 	fleetMu.Lock()
 	defer fleetMu.Unlock()
 	if fleetURL == "" && fleetErr == nil {
-		fleetURL, fleetErr = startFleet()
+		fleetURL, fleetErr = startFleet(fleetNodes, fleetJobs, 2*time.Second)
 	}
 	if fleetErr != nil {
 		t.Fatal(fleetErr)
@@ -107,7 +107,8 @@ func endFleet() {
 	}
 }
 
-func startFleet() (string, error) {
+// startFleet starts a Prometheus, which evaluates its rules at an interval, and accelscope fleet. Both end with the tests.
+func startFleet(nodes, jobs int, every time.Duration) (string, error) {
 	dir, err := os.MkdirTemp("", "fleetpages")
 	if err != nil {
 		return "", err
@@ -137,12 +138,15 @@ func startFleet() (string, error) {
 	address := l.Addr().String()
 	_ = l.Close()
 	if _, err := begin(func(line string) (string, bool) { return line, strings.HasPrefix(line, "Prometheus: ") },
-		generator, "-nodes", fmt.Sprint(fleetNodes), "-minutes", "20", "-listen", address, "-scrape", file, "-every", "2s"); err != nil {
+		generator, "-nodes", fmt.Sprint(nodes), "-job-nodes", fmt.Sprint(jobs), "-minutes", "20", "-listen", address, "-scrape", file, "-every", every.String()); err != nil {
 		return "", err
 	}
 	listening, err := begin(func(line string) (string, bool) { return child.Address([]byte(line)) }, program, "fleet", "--prometheus=http://"+address, "--web.listen-address=127.0.0.1:0", "--log.format=json", "--fleet.node-url=http://{instance}/")
 	return "http://" + listening, err
 }
+
+// startLimit is how long a program may take to start: a Prometheus with 1,000 nodes takes minutes.
+const startLimit = 10 * time.Minute
 
 // begin starts a program of the repository and returns what a line of its output says, when there is one.
 func begin(found func(line string) (string, bool), name string, args ...string) (string, error) {
@@ -182,7 +186,7 @@ func begin(found func(line string) (string, bool), name string, args ...string) 
 			return "", fmt.Errorf("%s ended: %s", name, strings.Join(last, "\n"))
 		}
 		return text, nil
-	case <-time.After(3 * time.Minute):
-		return "", fmt.Errorf("%s prints nothing for three minutes", name)
+	case <-time.After(startLimit):
+		return "", fmt.Errorf("%s prints nothing for %v", name, startLimit)
 	}
 }

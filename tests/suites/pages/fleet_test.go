@@ -4,8 +4,10 @@ package pages
 
 import (
 	"net/url"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
@@ -59,6 +61,33 @@ func TestFleetPage(t *testing.T) {
 	b.until("the view of the node", `location.pathname === "/node" && document.readyState === "complete" && document.querySelector("main").innerText.includes("mlx5_1")`)
 	b.visit(site + "/node?name=gpu0022")
 	b.until("the alert of the node", `document.querySelector(".verdicts").textContent.includes("GPUUncorrectedECC")`)
+}
+
+// TestThousandNodes shows 1,000 nodes, and a job with a member on each.
+func TestThousandNodes(t *testing.T) {
+	if os.Getenv("ACCELSCOPE_THOUSAND") == "" {
+		t.Skip("needs 4 GiB of memory and ten minutes: make test-thousand")
+	}
+	const nodes = 1000
+	site, err := startFleet(nodes, nodes, 30*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, site, 1280, 900)
+	took := func(what, url, shown string) {
+		t.Helper()
+		b.visit(url)
+		b.until(what, shown)
+		t.Logf("%s: %.1f s", what, eval[float64](b, `performance.now()`)/1000)
+	}
+	all := `document.querySelector("#totals").innerText.includes("1000") && document.querySelectorAll("#heat svg").length > 0 &&
+		document.querySelector("#jobs").textContent.includes("JobSet/llama-0")`
+	took("the page of all nodes, when Prometheus has started", site+"/", all)
+	took("the page of all nodes", site+"/", all)
+	job := site + "/job/ml/" + b.job("JobSet/llama-0")
+	took("the first members of the job", job, `document.querySelectorAll("#members tbody tr").length === 64 && document.querySelectorAll("#members svg.strip").length > 0 &&
+		document.querySelector("#members").innerText.includes("64 of 990")`)
+	took("all members of the job", job+"?all=1", `document.querySelectorAll("#members tbody tr").length === 990`)
 }
 
 // TestFleetWithoutScript searches and shows all tables in a browser without scripts.
