@@ -44,7 +44,9 @@ func joinContainers(a model.Container, b *model.Container) model.Container {
 	a.Status = cmp.Or(a.Status, b.Status)
 	a.Health = cmp.Or(a.Health, b.Health)
 	a.PID = cmp.Or(a.PID, b.PID)
-	a.Restarts = cmp.Or(a.Restarts, b.Restarts)
+	if a.Restarts == nil || b.Restarts != nil && *b.Restarts > *a.Restarts {
+		a.Restarts = b.Restarts // the kubelet goes on counting when the runtime has forgotten earlier containers, as after a reboot
+	}
 	a.ExitCode = cmp.Or(a.ExitCode, b.ExitCode)
 	a.AllDevices = a.AllDevices || b.AllDevices
 	a.NoCgroup = a.NoCgroup || b.NoCgroup

@@ -190,9 +190,9 @@ func TestName(t *testing.T) {
 }
 
 func TestContainers(t *testing.T) {
-	n := uint64(3)
+	n, fewer := uint64(3), uint64(0)
 	got := Containers([]model.Container{
-		{ID: "a", Runtime: "containerd", Name: "a", Status: model.ContainerRunning, Labels: map[string]string{"app": "x", "k": "1"}},
+		{ID: "a", Runtime: "containerd", Name: "a", Restarts: &fewer, Status: model.ContainerRunning, Labels: map[string]string{"app": "x", "k": "1"}},
 		{ID: "b", Runtime: "docker", Name: "web"},
 		{ID: "b", AllDevices: true, GPURequests: []string{"0"}},
 		{
