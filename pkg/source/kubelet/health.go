@@ -10,7 +10,7 @@ import (
 )
 
 // resourceJSON is a ResourceStatus: the health of a container's devices, as the device plugin or the driver of the
-// claim reports it (KEP-4680, alpha in Kubernetes 1.35).
+// claim reports it (KEP-4680, default in Kubernetes 1.36).
 type resourceJSON struct {
 	Name    string `json:"name"` // of the resource, or claim:NAME, or claim:NAME/REQUEST
 	Devices []struct {

@@ -119,14 +119,12 @@ func (c *cluster) startControlPlane(ctx context.Context) error {
 		"--service-account-signing-key-file="+c.pki("tokens.key"), "--service-cluster-ip-range=10.96.0.0/24",
 		"--kubelet-preferred-address-types=InternalIP", "--kubelet-certificate-authority="+c.pki("ca.crt"), "--kubelet-client-certificate="+c.pki("kubelet-client.crt"),
 		"--kubelet-client-key="+c.pki("kubelet-client.key"), "--authorization-mode=Node,RBAC",
-		"--enable-admission-plugins=NodeRestriction", "--allow-privileged=true", "--feature-gates="+healthGate+"=true,"+taintGates,
-		"--runtime-config=resource.k8s.io/v1alpha3=true")
+		"--enable-admission-plugins=NodeRestriction", "--allow-privileged=true")
 	c.controllers = c.daemon("kube-controller-manager", "--kubeconfig="+c.pki("controllers.kubeconfig"), "--leader-elect=false",
 		"--use-service-account-credentials", "--service-account-private-key-file="+c.pki("tokens.key"), "--root-ca-file="+c.pki("ca.crt"),
 		"--cluster-signing-cert-file="+c.pki("ca.crt"), "--cluster-signing-key-file="+c.pki("ca.key"), "--cluster-signing-duration="+signed.String(),
-		"--bind-address=127.0.0.1", "--feature-gates="+taintGates)
-	c.scheduler = c.daemon("kube-scheduler", "--kubeconfig="+c.pki("scheduler.kubeconfig"), "--leader-elect=false", "--bind-address=127.0.0.1",
-		"--feature-gates="+taintGates)
+		"--bind-address=127.0.0.1")
+	c.scheduler = c.daemon("kube-scheduler", "--kubeconfig="+c.pki("scheduler.kubeconfig"), "--leader-elect=false", "--bind-address=127.0.0.1")
 	if err := errors.Join(c.etcd.start(), c.apiserver.start()); err != nil {
 		return err
 	}

@@ -87,8 +87,8 @@ func testHealth(t *testing.T) {
 	})
 }
 
-// healthOfClaims has the driver report the first GPU of each claim as unhealthy. The kubelet has the health of devices only for claims that
-// are made from a template, here one of two GPUs (Kubernetes 1.35).
+// healthOfClaims has the driver report the first GPU of each claim as unhealthy: of one that two pods share, and of one that is made from
+// a template.
 func healthOfClaims(t *testing.T, namespace string, setSick func(names ...string)) {
 	t.Helper()
 	check := func(want int) {
@@ -133,7 +133,7 @@ func healthOfClaims(t *testing.T, namespace string, setSick func(names ...string
 	check(0)
 	steady(t, func() {
 		setSick(sick...)
-		check(1)
+		check(3)
 		setSick()
 		check(0)
 	})

@@ -67,7 +67,7 @@ func onNode(ctx context.Context, test string) (err error) {
 		return err
 	}
 	for name, values := range charts {
-		text, err := output(ctx, repository(), "go", "run", "-C", "tests/suites/deploy", "./render", "-chart", repository(), "v1.35.0", values)
+		text, err := output(ctx, repository(), "go", "run", "-C", "tests/suites/deploy", "./render", "-chart", repository(), "v1.37.0", values)
 		if err != nil {
 			return err
 		}

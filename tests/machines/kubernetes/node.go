@@ -20,9 +20,6 @@ import (
 const (
 	manifestDir = "/etc/kubernetes/manifests" // of static pods
 	podSubnet   = "10.88.0.0/24"
-
-	healthGate = "ResourceHealthStatus"                          // the status of a pod has the health of its devices: KEP-4680, alpha in 1.35
-	taintGates = "DRADeviceTaints=true,DRADeviceTaintRules=true" // KEP-5055, alpha in 1.35
 )
 
 // containerdConfig is of containerd 1; 2 reads it too. Scores of the OOM killer are restricted, because a machine for tests may lack
@@ -63,7 +60,6 @@ authorization:
   webhook: {cacheAuthorizedTTL: 1s, cacheUnauthorizedTTL: 1s}
 tlsCertFile: PKI/kubelet.crt
 tlsPrivateKeyFile: PKI/kubelet.key
-featureGates: {` + healthGate + `: true}
 cgroupDriver: cgroupfs
 failCgroupV1: false
 failSwapOn: false

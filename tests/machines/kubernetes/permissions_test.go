@@ -18,9 +18,10 @@ import (
 	"testing"
 )
 
-// own is what every account may do: ask what it may do.
+// own is what every account may do: ask what it may do, and read bundles of certificates of authorities.
 var own = map[string]float64{
-	"selfsubjectreviews.authentication.k8s.io [create]": 1, "selfsubjectaccessreviews.authorization.k8s.io [create]": 1,
+	"clustertrustbundles.certificates.k8s.io [get list watch]": 1,
+	"selfsubjectreviews.authentication.k8s.io [create]":        1, "selfsubjectaccessreviews.authorization.k8s.io [create]": 1,
 	"selfsubjectrulesreviews.authorization.k8s.io [create]": 1,
 }
 

@@ -20,14 +20,12 @@ import (
 	"syscall"
 	"time"
 
-	"google.golang.org/grpc"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
-	drahealth "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 )
 
 func main() {
@@ -93,7 +91,6 @@ type device struct {
 
 // driver implements kubeletplugin.DRAPlugin.
 type driver struct {
-	drahealth.UnimplementedDRAResourceHealthServer
 	name, node string
 	unhealthy  string // file
 	devices    []device
@@ -164,29 +161,23 @@ func (d driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplugi
 	return out, nil
 }
 
-// NodeWatchResources sends the health of all devices each second.
-func (d driver) NodeWatchResources(
-	_ *drahealth.NodeWatchResourcesRequest, stream grpc.ServerStreamingServer[drahealth.NodeWatchResourcesResponse],
-) error {
+// WatchHealthStatus sends the health of all devices each second.
+func (d driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
 	for {
 		text, _ := os.ReadFile(d.unhealthy) // without it all are healthy
-		r := &drahealth.NodeWatchResourcesResponse{}
+		var r kubeletplugin.DeviceHealthReport
 		for _, one := range d.devices {
-			health := drahealth.HealthStatus_HEALTHY
+			health := kubeletplugin.HealthStatusHealthy
 			if slices.Contains(strings.Fields(string(text)), one.Name) {
-				health = drahealth.HealthStatus_UNHEALTHY
+				health = kubeletplugin.HealthStatusUnhealthy
 			}
-			r.Devices = append(r.Devices, &drahealth.DeviceHealth{
-				Device: &drahealth.DeviceIdentifier{PoolName: d.node, DeviceName: one.Name}, Health: health, LastUpdatedTime: time.Now().Unix(),
-			})
-		}
-		if err := stream.Send(r); err != nil {
-			return err
+			r.Devices = append(r.Devices, kubeletplugin.DeviceHealth{PoolName: d.node, DeviceName: one.Name, Health: health})
 		}
 		select {
-		case <-stream.Context().Done():
-			return stream.Context().Err()
-		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return nil
+		case reports <- r:
+			time.Sleep(time.Second)
 		}
 	}
 }
