@@ -72,7 +72,7 @@ func round(ctx context.Context, use []exporter, m fixtures.Manifest, p plan, res
 	}
 	figs := make([]*figures, 0, len(use))
 	for _, proc := range procs {
-		f := &figures{started: ms(proc.started), startPeak: proc.startPeak, syscalls: math.NaN()}
+		f := &figures{started: ms(proc.started), startPeak: proc.startPeak, syscalls: math.NaN(), firmware: math.NaN()}
 		figs = append(figs, f)
 		fi, err := os.Stat(proc.path)
 		if err != nil {
@@ -229,7 +229,7 @@ func (s *session) counted(ctx context.Context) error {
 		defer m.close()
 		meters[i] = m
 	}
-	sums := make([]uint64, len(s.procs))
+	sums, commands := make([]uint64, len(s.procs)), make([]float64, len(s.procs))
 	err := s.inTurn(ctx, s.plan.counted, pause, func(i int, p *process) error {
 		before, err := meters[i].count()
 		if err != nil {
@@ -239,14 +239,14 @@ func (s *session) counted(ctx context.Context) error {
 		if _, err := p.scrape(); err != nil {
 			return err
 		}
-		s.figs[i].firmware += s.reads.commands() / float64(s.plan.counted)
+		commands[i] += s.reads.commands()
 		time.Sleep(10 * time.Millisecond) // the server waits again
 		after, err := meters[i].count()
 		sums[i] += after - before
 		return err
 	})
 	for i := range s.procs {
-		s.figs[i].syscalls = float64(sums[i]) / float64(s.plan.counted)
+		s.figs[i].syscalls, s.figs[i].firmware = float64(sums[i])/float64(s.plan.counted), commands[i]/float64(s.plan.counted)
 	}
 	return err
 }
