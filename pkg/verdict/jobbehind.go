@@ -60,7 +60,10 @@ func (r *jobRules) judgeBehind(t *team) {
 // data, writes a checkpoint, compiles or has nothing to do. It is not while all GPUs only wait, or a rank has a fault.
 func (r *jobRules) judgeStalled(t *team) {
 	stood := r.At.Sub(t.last)
-	if len(t.waiting) != len(t.ranks) || len(t.departed()) > 0 || t.longest() == 0 || t.last.Sub(t.seen) < newJob || stood <= stallFactor*t.longest() {
+	if len(t.waiting) != len(t.ranks) || len(t.departed()) > 0 {
+		return
+	}
+	if t.longest() == 0 || t.last.Sub(t.seen) < newJob || stood <= stallFactor*t.longest() {
 		return
 	}
 	if slices.ContainsFunc(t.ranks, func(c *rankShare) bool { return r.waits[c.Process.PID] || r.named[c.Process.PID] }) {

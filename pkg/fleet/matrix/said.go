@@ -12,7 +12,6 @@ import (
 
 	"github.com/accelscope/accelscope/pkg/api"
 	"github.com/accelscope/accelscope/pkg/fleet"
-	"github.com/accelscope/accelscope/pkg/identity"
 )
 
 // Limits of what a sensor says about members.
@@ -139,9 +138,9 @@ func shortened(text string, limit int) string {
 
 // launchingRank is a rank in /api/v1/collectives.
 type launchingRank struct {
-	identity.Owner
-	Rank  string
-	Times list[struct {
+	Workload, Rank string
+	ContainerID    string `json:"container_id"`
+	Times          list[struct {
 		Number uint64
 		Time   time.Time
 	}]
@@ -184,8 +183,9 @@ func (a *answer) readLaunches(body *fleet.Body, of map[owner]bool) error {
 		a.ranks = nil
 		return notSensor(err)
 	}
-	if c := &answer.Data.Clock; c.State == api.ClockSynchronized && c.MaximumErrorSeconds > 0 && c.MaximumErrorSeconds < time.Hour.Seconds() {
-		a.clock = time.Duration(c.MaximumErrorSeconds * float64(time.Second))
+	clock := &answer.Data.Clock
+	if most := clock.MaximumErrorSeconds; clock.State == api.ClockSynchronized && most > 0 && most < time.Hour.Seconds() {
+		a.clock = time.Duration(most * float64(time.Second))
 	}
 	return nil
 }
